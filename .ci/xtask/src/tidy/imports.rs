@@ -1,0 +1,251 @@
+//! Who may depend on whom: the layering that the crate borders keep.
+//!
+//! A new edge between crates is the change that deserves the most thought, so
+//! it is made here first, in [`LAYERS`], and then in the crate's manifest.
+//!
+//! Checked are `[dependencies]`, also those of a target; what only tests or a
+//! build script need is free, except that nothing of ours may reach `mm` so.
+
+use anyhow::Context;
+use toml::{Table, Value};
+
+use super::Finding;
+use super::tree::File;
+
+/// What one crate may import.
+struct Layer {
+    folder: &'static str,
+    package: &'static str,
+    /// Packages of this workspace, without the common prefix.
+    ours: &'static [&'static str],
+    /// Packages of others; `None` leaves them free.
+    others: Option<&'static [&'static str]>,
+}
+
+/// The import table, lowest layer first.
+const LAYERS: [Layer; 10] = [
+    Layer {
+        folder: "daemon/mm",
+        package: "hugepool-mm",
+        ours: &[],
+        others: Some(&[]),
+    },
+    Layer {
+        folder: "proto/shm",
+        package: "hugepool-shm",
+        ours: &[],
+        others: Some(&["libc", "loom", "nix", "rkyv", "shared_memory", "thiserror"]),
+    },
+    Layer {
+        folder: "daemon/engine",
+        package: "hugepool-engine",
+        ours: &["hugepool-mm", "hugepool-shm"],
+        others: Some(&["thiserror"]),
+    },
+    Layer {
+        folder: "proto",
+        package: "hugepool-proto",
+        ours: &[],
+        others: Some(&["prost", "prost-types", "tonic", "tonic-prost"]),
+    },
+    Layer {
+        folder: "daemon",
+        package: "hugepool-daemon",
+        ours: &[
+            "hugepool-engine",
+            "hugepool-mm",
+            "hugepool-proto",
+            "hugepool-shm",
+        ],
+        others: None,
+    },
+    Layer {
+        folder: "client",
+        package: "hugepool",
+        ours: &["hugepool-proto", "hugepool-shm"],
+        others: None,
+    },
+    Layer {
+        folder: "client/ctl",
+        package: "hugepoolctl",
+        ours: &["hugepool", "hugepool-proto"],
+        others: None,
+    },
+    Layer {
+        folder: "client/demo",
+        package: "hugepool-demo",
+        ours: &[
+            "hugepool",
+            "hugepool-daemon",
+            "hugepool-engine",
+            "hugepool-mm",
+            "hugepool-proto",
+            "hugepool-shm",
+        ],
+        others: None,
+    },
+    Layer {
+        folder: "hotplug-sim",
+        package: "hotplug-sim",
+        ours: &[
+            "hugepool",
+            "hugepool-engine",
+            "hugepool-mm",
+            "hugepool-proto",
+            "hugepool-shm",
+        ],
+        others: None,
+    },
+    Layer {
+        folder: ".ci/xtask",
+        package: "xtask",
+        ours: &[],
+        others: None,
+    },
+];
+
+const RULE: &str = "imports";
+
+/// Holds every manifest against [`LAYERS`].
+pub fn check(files: &[File], findings: &mut Vec<Finding>) -> anyhow::Result<()> {
+    for file in files {
+        let Some(folder) = file.path.strip_suffix("/Cargo.toml") else {
+            continue;
+        };
+        let manifest: Table = file
+            .text
+            .parse()
+            .with_context(|| format!("parse {}", file.path))?;
+        match LAYERS.iter().find(|layer| layer.folder == folder) {
+            Some(layer) => check_manifest(layer, file, &manifest, findings),
+            // A fuzz crate or an example's is no member, so it is no layer.
+            None if manifest.contains_key("workspace") => {}
+            None => findings.push(Finding::new(&file.path, 1, RULE, "crate without a layer")),
+        }
+    }
+    Ok(())
+}
+
+fn check_manifest(layer: &Layer, file: &File, manifest: &Table, findings: &mut Vec<Finding>) {
+    let name = manifest
+        .get("package")
+        .and_then(|package| package.get("name"));
+    if name.and_then(Value::as_str) != Some(layer.package) {
+        let message = format!("this folder's package is {}", layer.package);
+        findings.push(Finding::new(&file.path, 1, RULE, message));
+    }
+    let inherits = manifest
+        .get("lints")
+        .and_then(|lints| lints.get("workspace"));
+    if inherits.and_then(Value::as_bool) != Some(true) {
+        findings.push(Finding::new(
+            &file.path,
+            1,
+            RULE,
+            "the workspace's lints are not inherited",
+        ));
+    }
+
+    let targets = manifest.get("target").and_then(Value::as_table);
+    let targets = targets
+        .into_iter()
+        .flat_map(Table::values)
+        .filter_map(Value::as_table);
+    for table in std::iter::once(manifest).chain(targets) {
+        for name in names(table, "dependencies") {
+            let allowed = if is_ours(name) {
+                Some(layer.ours)
+            } else {
+                layer.others
+            };
+            if allowed.is_some_and(|allowed| !allowed.contains(&name)) {
+                push(
+                    file,
+                    name,
+                    format!("{} may not import {name}", layer.package),
+                    findings,
+                );
+            }
+        }
+        for name in names(table, "dev-dependencies") {
+            if layer.package == "hugepool-mm" && is_ours(name) {
+                push(
+                    file,
+                    name,
+                    format!("hugepool-mm is tested without {name}"),
+                    findings,
+                );
+            }
+        }
+    }
+}
+
+fn names<'a>(table: &'a Table, section: &str) -> impl Iterator<Item = &'a str> {
+    let section = table.get(section).and_then(Value::as_table);
+    section
+        .into_iter()
+        .flat_map(Table::keys)
+        .map(String::as_str)
+}
+
+fn is_ours(name: &str) -> bool {
+    LAYERS.iter().any(|layer| layer.package == name)
+}
+
+fn push(file: &File, name: &str, message: String, findings: &mut Vec<Finding>) {
+    let line = file
+        .text
+        .lines()
+        .position(|line| line.starts_with(name))
+        .unwrap_or(0);
+    findings.push(Finding::new(&file.path, line + 1, RULE, message));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(path: &str, text: &str) -> Vec<String> {
+        let mut findings = Vec::new();
+        check(&[File::new(path, text)], &mut findings).unwrap();
+        findings.iter().map(ToString::to_string).collect()
+    }
+
+    const MM: &str = "[package]\nname = \"hugepool-mm\"\n[lints]\nworkspace = true\n";
+
+    #[test]
+    fn mm_imports_nothing_and_is_tested_without_us() {
+        let path = "daemon/mm/Cargo.toml";
+        assert!(findings(path, MM).is_empty());
+        assert!(findings(path, &format!("{MM}[dev-dependencies]\nproptest = \"1\"\n")).is_empty());
+        let bad = format!("{MM}[dependencies]\nlibc = \"1\"\n");
+        assert_eq!(
+            findings(path, &bad),
+            ["daemon/mm/Cargo.toml:6: imports: hugepool-mm may not import libc"]
+        );
+        let bad = format!("{MM}[dev-dependencies]\nhugepool-shm.workspace = true\n");
+        assert_eq!(findings(path, &bad).len(), 1);
+    }
+
+    #[test]
+    fn a_target_is_no_way_round() {
+        let bad = format!("{MM}[target.'cfg(unix)'.dependencies]\nlibc = \"1\"\n");
+        assert_eq!(findings("daemon/mm/Cargo.toml", &bad).len(), 1);
+    }
+
+    #[test]
+    fn the_client_does_not_know_the_allocator() {
+        let bad = "[package]\nname = \"hugepool\"\n[lints]\nworkspace = true\n\
+                   [dependencies]\nhugepool-mm.workspace = true\ntokio = \"1\"\n";
+        assert_eq!(findings("client/Cargo.toml", bad).len(), 1);
+    }
+
+    #[test]
+    fn a_crate_needs_a_layer_its_name_and_the_lints() {
+        assert_eq!(findings("new/Cargo.toml", MM).len(), 1);
+        assert_eq!(
+            findings("daemon/mm/Cargo.toml", "[package]\nname = \"mm\"\n").len(),
+            2
+        );
+    }
+}
