@@ -1,1 +1,17 @@
-//! Placeholder.
+//! What two processes of hugepool agree on in memory; the only crate with `unsafe`.
+//!
+//! # Rules of shared memory
+//!
+//! 1. References into shared memory are to atomics, with two exceptions: the bytes of a page in
+//!    custody, and the slots of a magazine or ring between the caller's own cursors inside its
+//!    window, which are copied as a block.
+//! 2. Nothing with a pointer, a `bool`, an enum or padding is laid in shared memory.
+//! 3. What a peer wrote is a claim: a cursor is checked at each read, a page word is judged by
+//!    whoever keeps the owners. Nonsense poisons the lane; it never panics the daemon.
+//! 4. An ordering above relaxed names its partner by a tag, `SYNC(tag)`, at both ends.
+
+pub mod mapping;
+pub mod raw;
+#[allow(dead_code, unused_imports, reason = "used by the modules that follow")]
+mod sync;
+pub mod words;
