@@ -5,11 +5,13 @@
 //!
 //! Checked are `[dependencies]`, also those of a target; what only tests or a
 //! build script need is free, except that nothing of ours may reach `mm` so.
+//! A dependency that no file of the crate names is refused too.
 
 use anyhow::Context;
 use toml::{Table, Value};
 
 use super::Finding;
+use super::code::lines_with_word;
 use super::tree::File;
 
 /// What one crate may import.
@@ -117,7 +119,10 @@ pub fn check(files: &[File], findings: &mut Vec<Finding>) -> anyhow::Result<()> 
             .parse()
             .with_context(|| format!("parse {}", file.path))?;
         match LAYERS.iter().find(|layer| layer.folder == folder) {
-            Some(layer) => check_manifest(layer, file, &manifest, findings),
+            Some(layer) => {
+                check_manifest(layer, file, &manifest, findings);
+                check_use(layer, file, &manifest, files, findings);
+            }
             // A fuzz crate or an example's is no member, so it is no layer.
             None if manifest.contains_key("workspace") => {}
             None => findings.push(Finding::new(&file.path, 1, RULE, "crate without a layer")),
@@ -180,6 +185,30 @@ fn check_manifest(layer: &Layer, file: &File, manifest: &Table, findings: &mut V
     }
 }
 
+fn check_use(
+    layer: &Layer,
+    file: &File,
+    manifest: &Table,
+    files: &[File],
+    findings: &mut Vec<Finding>,
+) {
+    let source = format!("{}/src/", layer.folder);
+    let code = || files.iter().filter(|file| file.path.starts_with(&source));
+    for name in names(manifest, "dependencies") {
+        let ident = name.replace('-', "_");
+        let is_used = code().any(|file| lines_with_word(&file.code, &ident).next().is_some());
+        if !is_used && !file.allows(line_of(file, name), "unused") {
+            let message = format!("{name} is not used");
+            findings.push(Finding::new(
+                &file.path,
+                line_of(file, name) + 1,
+                "unused",
+                message,
+            ));
+        }
+    }
+}
+
 fn names<'a>(table: &'a Table, section: &str) -> impl Iterator<Item = &'a str> {
     let section = table.get(section).and_then(Value::as_table);
     section
@@ -193,12 +222,21 @@ fn is_ours(name: &str) -> bool {
 }
 
 fn push(file: &File, name: &str, message: String, findings: &mut Vec<Finding>) {
-    let line = file
-        .text
-        .lines()
-        .position(|line| line.starts_with(name))
-        .unwrap_or(0);
-    findings.push(Finding::new(&file.path, line + 1, RULE, message));
+    findings.push(Finding::new(
+        &file.path,
+        line_of(file, name) + 1,
+        RULE,
+        message,
+    ));
+}
+
+/// Where a manifest names a dependency, counted from 0.
+fn line_of(file: &File, name: &str) -> usize {
+    let is_name = |line: &str| {
+        line.strip_prefix(name)
+            .is_some_and(|rest| rest.starts_with(['.', ' ', '=']))
+    };
+    file.text.lines().position(is_name).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -207,7 +245,12 @@ mod tests {
 
     fn findings(path: &str, text: &str) -> Vec<String> {
         let mut findings = Vec::new();
-        check(&[File::new(path, text)], &mut findings).unwrap();
+        let source = path.replace("Cargo.toml", "src/lib.rs");
+        let files = [
+            File::new(path, text),
+            File::new(source, "use {libc, tokio, hugepool_mm};"),
+        ];
+        check(&files, &mut findings).unwrap();
         findings.iter().map(ToString::to_string).collect()
     }
 
@@ -238,6 +281,19 @@ mod tests {
         let bad = "[package]\nname = \"hugepool\"\n[lints]\nworkspace = true\n\
                    [dependencies]\nhugepool-mm.workspace = true\ntokio = \"1\"\n";
         assert_eq!(findings("client/Cargo.toml", bad).len(), 1);
+    }
+
+    #[test]
+    fn a_dependency_is_used() {
+        let text = "[package]\nname = \"xtask\"\n[lints]\nworkspace = true\n[dependencies]\n";
+        let bad = format!("{text}tokio = \"1\"\ntokio-util = \"1\"\n");
+        let path = ".ci/xtask/Cargo.toml";
+        assert_eq!(
+            findings(path, &bad),
+            [".ci/xtask/Cargo.toml:7: unused: tokio-util is not used"]
+        );
+        let good = format!("{text}tokio-util = \"1\" # tidy: unused: in generated code\n");
+        assert!(findings(path, &good).is_empty());
     }
 
     #[test]
