@@ -15,3 +15,18 @@ pub mod raw;
 #[allow(dead_code, unused_imports, reason = "used by the modules that follow")]
 mod sync;
 pub mod words;
+
+// The system half: descriptors, sockets, sleeping and waking.
+pub mod attach;
+pub mod attach_wire;
+pub mod barrier;
+pub mod eventfd;
+pub mod futex;
+pub mod listener;
+pub mod message;
+pub mod passed;
+pub mod peer;
+pub mod pidfd;
+pub mod token;
+
+pub use nix::errno::Errno;
