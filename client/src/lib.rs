@@ -1,1 +1,4 @@
-//! Placeholder.
+//! What applications link to take pages from a hugepoold.
+#![forbid(unsafe_code)]
+
+pub mod runtime_dir;

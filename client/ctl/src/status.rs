@@ -1,0 +1,141 @@
+//! `hugepoolctl status`: is it up, what is its shape, do the pages add up.
+
+use hugepool_proto::v1::{GetStatusRequest, GetStatusResponse};
+use serde_json::{Value, json};
+
+use crate::{
+    connect::Admin,
+    outcome::{Failure, Outcome},
+    output::{Output, equation},
+    size,
+};
+
+/// Shows the daemon's state. Pages that do not add up are a broken invariant.
+pub async fn show(admin: &mut Admin, out: &Output) -> Result<Outcome, Failure> {
+    let status = admin.get_status(GetStatusRequest {}).await?.into_inner();
+    let adds_up = equation::adds_up(&status.pages.unwrap_or_default());
+    out.either(|| json(&status, adds_up), || text(&status, adds_up, out))?;
+    Ok(if adds_up {
+        Outcome::Done
+    } else {
+        Outcome::Broken
+    })
+}
+
+/// Bytes of a page; for every verb that prints pages as sizes.
+pub async fn page_bytes(admin: &mut Admin) -> Result<u64, Failure> {
+    let status = admin.get_status(GetStatusRequest {}).await?.into_inner();
+    Ok(status.geometry.unwrap_or_default().page_size_bytes)
+}
+
+fn json(status: &GetStatusResponse, adds_up: bool) -> Value {
+    let geometry = status.geometry.unwrap_or_default();
+    json!({
+        "version": status.version,
+        "layout_version": status.layout_version,
+        "state": status.state,
+        "pid": status.pid,
+        "uptime_ms": status.uptime_ms,
+        "page_size_bytes": geometry.page_size_bytes,
+        "pageblock_order": geometry.pageblock_order,
+        "max_page_order": geometry.max_page_order,
+        "section_size_bytes": geometry.section_size_bytes,
+        "pages": equation::json(&status.pages.unwrap_or_default()),
+        "adds_up": adds_up,
+        "nr_zones": status.nr_zones,
+        "nr_clients": status.nr_clients,
+        "nr_misuses": status.nr_misuses,
+        "nr_reclaimed_pages": status.nr_reclaimed_pages,
+    })
+}
+
+fn text(status: &GetStatusResponse, adds_up: bool, out: &Output) -> String {
+    let geometry = status.geometry.unwrap_or_default();
+    let page = geometry.page_size_bytes;
+    let of_order = |order: u32| out.size(page.checked_shl(order).unwrap_or_default());
+    let mut text = format!(
+        "hugepoold {version} (layout {layout}), pid {pid}, {state} for {uptime}\n\
+         page {page}, pageblock {pageblock}, largest block {largest}, section {section}\n\
+         {zones}, {clients}, {misuses} refused, {reclaimed} taken home from the dead\n\n",
+        version = status.version,
+        layout = status.layout_version,
+        pid = status.pid,
+        state = status.state,
+        uptime = size::human_millis(status.uptime_ms),
+        page = out.size(page),
+        pageblock = of_order(geometry.pageblock_order),
+        largest = of_order(geometry.max_page_order),
+        section = out.size(geometry.section_size_bytes),
+        zones = counted(status.nr_zones.into(), "zone"),
+        clients = counted(status.nr_clients.into(), "client"),
+        misuses = counted(status.nr_misuses, "misuse"),
+        reclaimed = counted(status.nr_reclaimed_pages, "page"),
+    );
+    text += &equation::text(&status.pages.unwrap_or_default(), page, out);
+    if !adds_up {
+        text += "the pages do not add up: run 'hugepoolctl verify'\n";
+    }
+    text
+}
+
+/// `1 zone`, `2 zones`.
+pub fn counted(count: u64, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
+#[cfg(test)]
+mod tests {
+    use hugepool_proto::v1::{Geometry, PageCounts};
+
+    use super::*;
+
+    fn status() -> GetStatusResponse {
+        GetStatusResponse {
+            version: "0.1.0".into(),
+            layout_version: 1,
+            pid: 4711,
+            uptime_ms: 61_000,
+            geometry: Some(Geometry {
+                page_size_bytes: 4096,
+                pageblock_order: 9,
+                max_page_order: 10,
+                section_size_bytes: 128 << 20,
+            }),
+            pages: Some(PageCounts {
+                present: 4,
+                managed: 4,
+                free: 3,
+                lent: 1,
+                ..PageCounts::default()
+            }),
+            nr_zones: 2,
+            nr_clients: 1,
+            nr_misuses: 0,
+            nr_reclaimed_pages: 7,
+            state: "running".into(),
+        }
+    }
+
+    #[test]
+    fn the_head_says_version_shape_and_who_is_there() {
+        let text = text(&status(), true, &Output::plain());
+        assert!(
+            text.starts_with(
+                "hugepoold 0.1.0 (layout 1), pid 4711, running for 1m01s\n\
+                 page 4KiB, pageblock 2MiB, largest block 4MiB, section 128MiB\n\
+                 2 zones, 1 client, 0 misuses refused, 7 pages taken home from the dead\n\n"
+            ),
+            "{text}"
+        );
+        assert!(!text.contains("do not add up"));
+    }
+
+    #[test]
+    fn json_has_units_in_its_names() {
+        let json = json(&status(), true);
+        assert_eq!(json["section_size_bytes"], 128 << 20);
+        assert_eq!(json["pages"]["lent"], 1);
+        assert_eq!(json["adds_up"], true);
+    }
+}
