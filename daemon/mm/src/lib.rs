@@ -1,1 +1,53 @@
-//! Placeholder.
+//! The page allocator: zones, sections, pageblocks, orders.
+//!
+//! Pure and deterministic: no clock, thread, lock, file, randomness or dependency.
+//! Inside it a page goes absent → section → buddy → page list → (lent) and back; who
+//! holds a lent page is not known here.
+//!
+//! Words and sizes: [`Order`], [`Pfn`], [`Migratetype`], [`Geometry`], [`SectionId`],
+//! [`ZoneId`]. The one thing with behaviour is [`Zone`]; [`setup_zones`] makes several
+//! of them share watermarks. Below them, in the order of their imports: `num`, `bits`
+//! (one pageblock as words), `block_set` and `pool` (the index), `pageblock` (the
+//! row), `buddy`, `bulk` and `fallback` (taking and freeing), `pcp` (page lists).
+
+#![forbid(unsafe_code)]
+
+mod bits;
+mod block_set;
+mod buddy;
+mod bulk;
+mod contiguity;
+mod fallback;
+mod geometry;
+mod hotplug;
+mod lists;
+mod migratetype;
+mod num;
+mod order;
+mod pageblock;
+mod pcp;
+mod pfn;
+mod pool;
+mod report;
+mod scan;
+mod section;
+mod setup;
+mod shortfall;
+mod verify;
+pub mod watermark;
+mod zone;
+
+pub use contiguity::{ContiguityMode, ContiguityReport};
+pub use geometry::{Geometry, GeometryError};
+pub use hotplug::{OnlineOrder, Onlined};
+pub use migratetype::Migratetype;
+pub use order::Order;
+pub use pfn::{Pfn, PfnRange};
+pub use report::{NR_PAGE_TYPE_ROWS, PageTypeInfo, PageTypeRow, ZoneCounts, ZoneInfo};
+pub use scan::PageblockInfo;
+pub use section::{SectionError, SectionId, SectionInfo, SectionState, ZoneId, ZoneKind};
+pub use setup::setup_zones;
+pub use shortfall::Shortfall;
+pub use verify::VerifyError;
+pub use watermark::Watermarks;
+pub use zone::{AllocFlags, Mark, Zone, ZoneConfig, ZoneError};

@@ -1,0 +1,269 @@
+//! Many blocks of one order in one visit of each pageblock.
+//!
+//! A visit changes the words of a pageblock first and settles its row, its place in
+//! the index and the zone's counts once, at the end. Knows no fallback: what a pool
+//! has not, it does not give.
+
+use crate::bits::{self, Tally, WORD_ORDER};
+use crate::buddy::Buddy;
+use crate::num::{index, low_bits, to_u32};
+use crate::pageblock::PoolIndex;
+
+impl Buddy {
+    /// Takes up to `nr` blocks from a pool, in runs as long as can be had without
+    /// breaking a wholly free pageblock while a partly free one has any.
+    /// Pushes pfns plus `base`; returns how many.
+    pub fn take_bulk(
+        &mut self,
+        pool: PoolIndex,
+        order: u32,
+        nr: usize,
+        base: u32,
+        out: &mut Vec<crate::Pfn>,
+    ) -> usize {
+        let mut left = nr;
+        while left > 0 {
+            if order >= WORD_ORDER {
+                let Some(pfn) = self.take_one(pool, order) else {
+                    break;
+                };
+                out.push(crate::Pfn::new(base + pfn));
+                left -= 1;
+                continue;
+            }
+            let Some(found) = self.choose(pool, order, left) else {
+                break;
+            };
+            let block = self.open(pool, found);
+            left -= self.take_in_block(pool, block, order, left, base, out);
+        }
+        nr - left
+    }
+
+    /// Takes up to `nr` blocks of an order below the pageblock's out of one given pageblock.
+    pub fn take_from_block(
+        &mut self,
+        block: u32,
+        order: u32,
+        nr: usize,
+        base: u32,
+        out: &mut Vec<crate::Pfn>,
+    ) -> usize {
+        let mut left = nr;
+        while left > 0 {
+            let row = self.row(block);
+            if row.nr_free() == 0 || row.largest() < order {
+                break;
+            }
+            self.open_block(block);
+            if order < WORD_ORDER {
+                left -= self.take_in_block(row.pool(), block, order, left, base, out);
+            } else {
+                out.push(crate::Pfn::new(
+                    base + self.take_in_open(row.pool(), block, order),
+                ));
+                left -= 1;
+            }
+        }
+        nr - left
+    }
+
+    /// Frees blocks of one order; neighbours that follow one another go home together.
+    ///
+    /// # Panics
+    /// If any page is free already or not managed.
+    pub fn free_bulk(&mut self, pfns: &[crate::Pfn], order: u32, base: u32) {
+        let mut rest = pfns;
+        while let Some((&first, tail)) = rest.split_first() {
+            let first = first.get() - base;
+            let (block, _) = self.shape.split(first);
+            let in_block = |pfn: &&crate::Pfn| self.shape.split(pfn.get() - base).0 == block;
+            let is_alone = !tail.first().as_ref().is_some_and(in_block);
+            if order >= WORD_ORDER || is_alone {
+                self.free_one(first, order);
+                rest = tail;
+            } else {
+                rest = self.free_in_block(block, rest, order, base);
+            }
+        }
+    }
+
+    /// Which order of the index to take the next pageblock from: the smallest free run
+    /// that serves all that is left, else the largest one there is in a partly free
+    /// pageblock, and only then a wholly free one.
+    fn choose(&self, pool: PoolIndex, order: u32, nr: usize) -> Option<u32> {
+        let pool = &self.pools[pool];
+        let all_in_one = order + usize::BITS - (nr - 1).leading_zeros();
+        let base = self.shape.pageblock_order;
+        let partly = pool.filled() & ((1 << base) - 1) & !((1 << order) - 1);
+        if partly == 0 {
+            return pool.smallest_from(base);
+        }
+        let enough = partly & (u32::MAX.checked_shl(all_in_one).unwrap_or(0));
+        Some(if enough != 0 {
+            enough.trailing_zeros()
+        } else {
+            31 - partly.leading_zeros()
+        })
+    }
+
+    /// Takes up to `nr` blocks of an order below 6 out of one opened pageblock.
+    fn take_in_block(
+        &mut self,
+        pool: PoolIndex,
+        block: u32,
+        order: u32,
+        nr: usize,
+        base: u32,
+        out: &mut Vec<crate::Pfn>,
+    ) -> usize {
+        let shape = self.shape;
+        let row = self.row(block);
+        let words = Self::words(self.bits_mut(), shape, block);
+        let start = base + shape.join(block, 0);
+        let mut tally: Tally = [0; 16];
+        let mut left = nr;
+        out.reserve(nr);
+        for at in 0..words.len() {
+            let before = words[at];
+            let runs = bits::fold(before, order);
+            if runs == 0 {
+                continue;
+            }
+            let pfn = start + (to_u32(at) << WORD_ORDER);
+            if before == u64::MAX {
+                bits::tally_groups(&mut tally, words, at, shape.pageblock_order, -1);
+            }
+            let after = before & !take_in_word(runs, order, &mut left, pfn, out);
+            words[at] = after;
+            tally_change(&mut tally, before, after, shape.pageblock_order);
+            if left == 0 {
+                break;
+            }
+        }
+        let nr_free = row.nr_free() - (to_u32(nr - left) << order);
+        let largest = bits::largest_run(words, row.largest()).unwrap_or(0);
+        self.pools[pool].nr_free -= u64::from(row.nr_free() - nr_free);
+        self.pools[pool].add_runs(&tally);
+        self.refile(pool, block, row, row.with_free(nr_free, largest));
+        nr - left
+    }
+
+    /// Frees the blocks at the front of `pfns` that lie in `block`; returns the others.
+    fn free_in_block<'a>(
+        &mut self,
+        block: u32,
+        pfns: &'a [crate::Pfn],
+        order: u32,
+        base: u32,
+    ) -> &'a [crate::Pfn] {
+        let shape = self.shape;
+        let row = self.begin_free(block);
+        let words = Self::words(self.bits_mut(), shape, block);
+        let mut tally: Tally = [0; 16];
+        let mut nr_free = row.nr_free();
+        let mut rest = pfns;
+        let run = low_bits(1 << order);
+        let place = |pfn: &crate::Pfn| {
+            let pfn = pfn.get() - base;
+            assert!(
+                pfn & ((1 << order) - 1) == 0,
+                "no block of order {order} starts at {pfn}"
+            );
+            (pfn >> WORD_ORDER, pfn & 63)
+        };
+        // With pageblocks of 32 pages two of them share a number here, but not a block.
+        while let Some(pfn) = rest
+            .first()
+            .filter(|p| shape.split(p.get() - base).0 == block)
+        {
+            let (word, _) = place(pfn);
+            let mut mask = 0;
+            while let Some(pfn) = rest.first() {
+                let (at, off) = place(pfn);
+                if at != word || shape.split(pfn.get() - base).0 != block {
+                    break;
+                }
+                let off = off & (shape.block_pages - 1).min(63);
+                assert!(
+                    mask & (run << off) == 0,
+                    "page {pfn} is freed twice in one call"
+                );
+                mask |= run << off;
+                rest = &rest[1..];
+            }
+            let at = index(word) & (shape.block_words - 1);
+            let before = words[at];
+            assert!(before & mask == 0, "a page next to {pfn} is free already");
+            let after = before | mask;
+            words[at] = after;
+            tally_change(&mut tally, before, after, shape.pageblock_order);
+            if after == u64::MAX {
+                bits::tally_groups(&mut tally, words, at, shape.pageblock_order, 1);
+            }
+            nr_free += mask.count_ones();
+        }
+        let largest = if nr_free == shape.block_pages {
+            shape.pageblock_order
+        } else {
+            bits::largest_run(words, shape.pageblock_order - 1).unwrap_or(0)
+        };
+        let pool = row.pool();
+        self.pools[pool].nr_free += u64::from(nr_free - row.nr_free());
+        self.pools[pool].add_runs(&tally);
+        self.refile(pool, block, row, row.with_free(nr_free, largest));
+        rest
+    }
+}
+
+/// Takes up to `left` of the runs of a word, ascending; returns their pages as bits.
+#[inline]
+fn take_in_word(
+    runs: u64,
+    order: u32,
+    left: &mut usize,
+    pfn: u32,
+    out: &mut Vec<crate::Pfn>,
+) -> u64 {
+    let pages = low_bits(1 << order);
+    let mut runs = runs;
+    let mut taken = 0;
+    if order == 0 {
+        while runs != 0 && *left > 0 {
+            let start = runs.trailing_zeros();
+            let len = (runs >> start).trailing_ones();
+            let len = u32::try_from(*left).map_or(len, |left| len.min(left));
+            out.extend((pfn + start..pfn + start + len).map(crate::Pfn::new));
+            let mask = low_bits(len) << start;
+            runs &= !mask;
+            taken |= mask;
+            *left -= index(len);
+        }
+    } else {
+        while runs != 0 && *left > 0 {
+            let start = runs.trailing_zeros();
+            out.push(crate::Pfn::new(pfn + start));
+            runs &= runs - 1;
+            taken |= pages << start;
+            *left -= 1;
+        }
+    }
+    taken
+}
+
+/// Counts the change of one word at orders below 6.
+#[inline]
+fn tally_change(tally: &mut Tally, before: u64, after: u64, limit: u32) {
+    if before ^ after == u64::MAX {
+        // All 64 pages at once: no need to fold.
+        let sign = if after == 0 { -1 } else { 1 };
+        for (order, count) in tally.iter_mut().enumerate().take(index(WORD_ORDER)) {
+            *count += sign * (64 >> order);
+        }
+        // Mixed before and after is impossible unless one of them is zero.
+        debug_assert!(before == 0 || after == 0);
+    } else {
+        bits::tally_word(tally, before, limit, -1);
+        bits::tally_word(tally, after, limit, 1);
+    }
+}

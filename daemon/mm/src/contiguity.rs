@@ -1,0 +1,190 @@
+//! "Is this whole pageblock in this zone and online?", and two caches of the answer.
+//!
+//! The honest answer walks the section's extents. It is remembered per zone (every
+//! pageblock of the span says yes) and per pageblock (`PB_cached`, `PB_contiguous`), so
+//! that one hole does not lose the cache for all. Each cache can be switched off.
+//!
+//! The kernel loses the zone's answer at its first hot-add and never asks again while
+//! memory only grows. Here it is asked again after every hot event, which is a
+//! deliberate difference; a count of whole sections makes asking cheap.
+
+use crate::{Pfn, PfnRange, Zone};
+
+/// Which caches answer before the extents are walked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ContiguityMode {
+    /// Always walk.
+    None,
+    /// The zone's answer only, as the kernel has it.
+    Zone,
+    /// The pageblock's answer only.
+    Pageblock,
+    /// The zone's, then the pageblock's.
+    #[default]
+    Both,
+}
+
+impl ContiguityMode {
+    const fn asks_zone(self) -> bool {
+        matches!(self, ContiguityMode::Zone | ContiguityMode::Both)
+    }
+
+    const fn asks_pageblock(self) -> bool {
+        matches!(self, ContiguityMode::Pageblock | ContiguityMode::Both)
+    }
+}
+
+/// The caches and how they have done.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Contiguity {
+    mode: ContiguityMode,
+    /// The zone's answer; `None` when it has not been asked since the last change.
+    zone: Option<bool>,
+    /// Managed sections without a hole.
+    pub nr_whole_sections: u64,
+    zone_hits: u64,
+    pageblock_hits: u64,
+    misses: u64,
+    walks: u64,
+}
+
+/// The contiguity caches of a zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContiguityReport {
+    /// Which caches are in use.
+    pub mode: ContiguityMode,
+    /// The zone's answer; `None` when it has not been asked since it was cleared.
+    pub zone: Option<bool>,
+    /// Managed pageblocks.
+    pub nr_pageblocks: u64,
+    /// Pageblocks with a remembered answer.
+    pub nr_cached: u64,
+    /// Pageblocks whose remembered answer is yes.
+    pub nr_contiguous: u64,
+    /// Questions answered by the zone's cache.
+    pub zone_hits: u64,
+    /// Questions answered by the pageblock's cache.
+    pub pageblock_hits: u64,
+    /// Questions that no cache in use could answer.
+    pub misses: u64,
+    /// Walks of a section's extents.
+    pub walks: u64,
+}
+
+impl Zone {
+    /// The first page of the pageblock around `pfn`, if the whole pageblock is in this
+    /// zone, present and online.
+    #[inline]
+    pub fn pageblock_pfn_to_page(&mut self, pfn: Pfn) -> Option<Pfn> {
+        let start = pfn.align_down(self.geometry.pageblock_order());
+        let offset = self.offset_of(start)?;
+        let mode = self.contiguity.mode;
+        if mode.asks_zone() && self.contiguity.zone == Some(true) && self.is_spanned(offset) {
+            self.contiguity.zone_hits += 1;
+            return Some(start);
+        }
+        let (block, _) = self.buddy.shape.split(offset);
+        if !mode.asks_pageblock() {
+            self.contiguity.misses += 1;
+            self.contiguity.walks += 1;
+            return self.is_whole_pageblock(start).then_some(start);
+        }
+        let row = self.buddy.row(block);
+        if let Some(answer) = row.contiguity() {
+            self.contiguity.pageblock_hits += 1;
+            return answer.then_some(start);
+        }
+        self.contiguity.misses += 1;
+        self.contiguity.walks += 1;
+        let answer = self.is_whole_pageblock(start);
+        if row.is_managed() {
+            self.buddy.set_row(block, row.with_contiguity(Some(answer)));
+        }
+        answer.then_some(start)
+    }
+
+    /// The honest answer: asks no cache and changes none.
+    #[must_use]
+    pub fn is_whole_pageblock(&self, pfn: Pfn) -> bool {
+        let block = pfn
+            .align_down(self.geometry.pageblock_order())
+            .block(self.geometry.pageblock_order());
+        let Some(section) = self.section_at(pfn) else {
+            return false;
+        };
+        section.state.is_managed()
+            && section
+                .extents
+                .as_deref()
+                .is_none_or(|extents| extents.iter().any(|extent| extent.covers(block)))
+    }
+
+    /// Asks whether every pageblock of the span is whole and online, and remembers.
+    pub fn ask_contiguity(&mut self) -> bool {
+        let section_pages = u64::from(self.geometry.section_pages());
+        let spanned_sections = self.span().nr_pages() / section_pages;
+        let answer = spanned_sections != 0 && self.contiguity.nr_whole_sections == spanned_sections;
+        self.contiguity.zone = Some(answer);
+        answer
+    }
+
+    /// Forgets all remembered answers; they are asked again as they are needed.
+    pub fn invalidate_contiguity(&mut self) {
+        self.contiguity.zone = None;
+        for section in self.present_sections.iter().collect::<Vec<_>>() {
+            self.forget_contiguity(section);
+        }
+    }
+
+    /// Chooses the caches in use; what they hold stays and stays true.
+    pub fn set_contiguity_mode(&mut self, mode: ContiguityMode) {
+        self.contiguity.mode = mode;
+    }
+
+    /// The caches, as they are.
+    #[must_use]
+    pub fn contiguity(&self) -> ContiguityReport {
+        let (mut nr_pageblocks, mut nr_cached, mut nr_contiguous) = (0, 0, 0);
+        for section in self.present_sections.iter() {
+            for block in self.section_blocks(section) {
+                let row = self.buddy.row(block);
+                nr_pageblocks += u64::from(row.is_managed());
+                nr_cached += u64::from(row.contiguity().is_some());
+                nr_contiguous += u64::from(row.contiguity() == Some(true));
+            }
+        }
+        let c = &self.contiguity;
+        ContiguityReport {
+            mode: c.mode,
+            zone: c.zone,
+            nr_pageblocks,
+            nr_cached,
+            nr_contiguous,
+            zone_hits: c.zone_hits,
+            pageblock_hits: c.pageblock_hits,
+            misses: c.misses,
+            walks: c.walks,
+        }
+    }
+
+    /// A section has come, gone or changed sides: its answers and the zone's are void.
+    /// The zone is asked again at once, since the answer costs two counts.
+    pub(crate) fn contiguity_changed(&mut self, section: u32) {
+        self.contiguity.zone = None;
+        self.forget_contiguity(section);
+        self.ask_contiguity();
+    }
+
+    fn forget_contiguity(&mut self, section: u32) {
+        for block in self.section_blocks(section) {
+            let row = self.buddy.row(block);
+            self.buddy.set_row(block, row.with_contiguity(None));
+        }
+    }
+
+    /// Whether the page lies between the first and the last present section.
+    fn is_spanned(&self, offset: u32) -> bool {
+        let range = PfnRange::new(self.absolute(offset), 1);
+        self.span().covers(range)
+    }
+}

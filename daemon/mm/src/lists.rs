@@ -1,0 +1,100 @@
+//! The zone's own page lists in use: take, put, refill, drain.
+//!
+//! A put goes to the list of its *pageblock's* type, as the kernel's, so that a piece
+//! stolen from a foreign block returns to that block's lists. Blocks of isolated
+//! pageblocks never enter a list.
+
+use crate::{AllocFlags, Migratetype, Order, Pfn, PfnRange, SectionId, Zone};
+
+impl Zone {
+    /// Takes up to `nr` blocks from the list of that order and type, refilled from the
+    /// zone when it is empty; orders without a list come from the zone directly.
+    /// Returns how many were appended to `out`.
+    pub fn pcp_take(
+        &mut self,
+        order: Order,
+        mt: Migratetype,
+        nr: usize,
+        flags: AllocFlags,
+        out: &mut Vec<Pfn>,
+    ) -> usize {
+        let Some(list) = self.pcp.list(order, mt) else {
+            return self.rmqueue_bulk(order, mt, nr, flags, out);
+        };
+        let taken = self.pcp.pop_bulk(list, nr, out);
+        let left = nr - taken;
+        if left == 0 {
+            return taken;
+        }
+        let batch = self.pcp.batch_blocks(order);
+        if left >= batch {
+            return taken + self.rmqueue_bulk(order, mt, left, flags, out);
+        }
+        let mut blocks = core::mem::take(&mut self.scratch);
+        blocks.clear();
+        self.rmqueue_bulk(order, mt, batch, flags, &mut blocks);
+        self.pcp.refill(list, &blocks);
+        self.scratch = blocks;
+        taken + self.pcp.pop_bulk(list, left, out)
+    }
+
+    /// Puts a block on the list of its pageblock's type; above high, a batch goes home.
+    ///
+    /// # Panics
+    /// If it is not a block of managed pages of this zone, or (when it goes home) a
+    /// page of it is free.
+    pub fn pcp_put(&mut self, pfn: Pfn, order: Order) {
+        let Some(at) = self.offset_of(pfn) else {
+            panic!("pfn {pfn} is not in zone {}", self.config.name);
+        };
+        assert!(pfn.is_aligned(order));
+        let row = self.buddy.row(self.buddy.shape.split(at).0);
+        assert!(row.is_managed(), "page {pfn} is not managed");
+        match self.pcp.list(order, row.migratetype()) {
+            Some(list) if !row.is_isolated() => {
+                self.pcp.push(list, pfn);
+                if self.pcp.is_above_high() {
+                    self.drain_from(list, self.pcp.batch);
+                }
+            }
+            _ => self.free(pfn, order),
+        }
+    }
+
+    /// Sends all listed blocks home; returns their pages.
+    pub fn pcp_drain(&mut self) -> u64 {
+        let nr_pages = self.pcp.nr_pages();
+        self.drain_from(0, nr_pages);
+        nr_pages
+    }
+
+    /// Sends the listed blocks of one section home; returns their pages.
+    pub fn pcp_drain_section(&mut self, section: SectionId) -> u64 {
+        self.pcp_drain_range(self.geometry.section_range(section))
+    }
+
+    /// Sends the listed blocks of a range home; returns their pages.
+    pub fn pcp_drain_range(&mut self, range: PfnRange) -> u64 {
+        let before = self.pcp.nr_pages();
+        let base = self.config.start.get();
+        let buddy = &mut self.buddy;
+        self.pcp.drain_range(range, |pfn, order| {
+            buddy.free_one(pfn.get() - base, u32::from(order.get()));
+        });
+        before - self.pcp.nr_pages()
+    }
+
+    /// Drains until the lists are at most `high`.
+    pub(crate) fn drain_above_high(&mut self) {
+        let above = self.pcp.nr_pages().saturating_sub(self.pcp.high);
+        self.drain_from(0, above);
+    }
+
+    fn drain_from(&mut self, list: usize, nr_pages: u64) {
+        let base = self.config.start.get();
+        let buddy = &mut self.buddy;
+        self.pcp.drain(list, nr_pages, |blocks, order| {
+            buddy.free_bulk(blocks, u32::from(order.get()), base);
+        });
+    }
+}

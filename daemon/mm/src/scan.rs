@@ -1,0 +1,182 @@
+//! Looking at pageblocks one by one: what a compaction scanner needs.
+//!
+//! Free and held runs of a pageblock, skip bits, and taking free pages out of one
+//! given pageblock. Nothing here decides where to scan.
+
+use crate::num::{index, low_u32};
+use crate::{Migratetype, Order, Pfn, PfnRange, SectionId, Zone, bits};
+
+/// A pageblock, as a scanner sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageblockInfo {
+    /// First page.
+    pub start: Pfn,
+    /// The requests it serves first.
+    pub migratetype: Migratetype,
+    /// Whether it is out of reach.
+    pub isolated: bool,
+    /// Free pages.
+    pub nr_free: u32,
+    /// Whether scanners should pass it by.
+    pub skip: bool,
+    /// The remembered contiguity answer, if there is one.
+    pub contiguity: Option<bool>,
+}
+
+impl Zone {
+    /// The pageblock around a page; `None` if it is not managed.
+    #[must_use]
+    pub fn pageblock(&self, pfn: Pfn) -> Option<PageblockInfo> {
+        let (block, _) = self.buddy.shape.split(self.offset_of(pfn)?);
+        let row = self.buddy.row(block);
+        row.is_managed().then(|| PageblockInfo {
+            start: self.absolute(self.buddy.shape.join(block, 0)),
+            migratetype: row.migratetype(),
+            isolated: row.is_isolated(),
+            nr_free: row.nr_free(),
+            skip: row.skip(),
+            contiguity: row.contiguity(),
+        })
+    }
+
+    /// The managed pageblocks of a section, ascending.
+    pub fn pageblocks(&self, section: SectionId) -> impl Iterator<Item = PageblockInfo> + '_ {
+        let blocks = self
+            .section_index(section)
+            .map_or(0..0, |at| self.section_blocks(at));
+        blocks.filter_map(|block| self.pageblock(self.absolute(self.buddy.shape.join(block, 0))))
+    }
+
+    /// Runs of pages of a pageblock that exist and are not free, ascending.
+    #[must_use]
+    pub fn held_runs(&self, pfn: Pfn) -> Vec<PfnRange> {
+        let mut held = Vec::new();
+        let Some(info) = self.pageblock(pfn) else {
+            return held;
+        };
+        let pageblock = info.start.block(self.geometry.pageblock_order());
+        for extent in self.extents(self.geometry.section_of(info.start)) {
+            let mut at = extent.intersect(pageblock);
+            while !at.is_empty() {
+                let taken = self.run_length(at, false);
+                if taken > 0 {
+                    held.push(PfnRange {
+                        start: at.start,
+                        end: at.start + taken,
+                    });
+                }
+                at.start += taken;
+                at.start += self.run_length(at, true);
+            }
+        }
+        held
+    }
+
+    /// Runs of free pages of a pageblock, ascending.
+    #[must_use]
+    pub fn free_runs(&self, pfn: Pfn) -> Vec<PfnRange> {
+        let mut free = Vec::new();
+        let Some(info) = self.pageblock(pfn) else {
+            return free;
+        };
+        let mut at = info.start.block(self.geometry.pageblock_order());
+        while !at.is_empty() {
+            at.start += self.run_length(at, false);
+            let length = self.run_length(at, true);
+            if length > 0 {
+                free.push(PfnRange {
+                    start: at.start,
+                    end: at.start + length,
+                });
+            }
+            at.start += length;
+        }
+        free
+    }
+
+    /// Takes up to `nr` free blocks of `order` out of the pageblock around `pfn`, whatever
+    /// its type, for pages that are to move there. None from an isolated pageblock.
+    pub fn take_from_pageblock(
+        &mut self,
+        pfn: Pfn,
+        order: Order,
+        nr: usize,
+        out: &mut Vec<Pfn>,
+    ) -> usize {
+        let Some(offset) = self.offset_of(pfn) else {
+            return 0;
+        };
+        let (block, _) = self.buddy.shape.split(offset);
+        let row = self.buddy.row(block);
+        if !row.is_managed() || row.is_isolated() || order >= self.geometry.pageblock_order() {
+            return 0;
+        }
+        let base = self.config.start.get();
+        self.buddy
+            .take_from_block(block, u32::from(order.get()), nr, base, out)
+    }
+
+    /// Marks a pageblock as not worth scanning, or as worth it again.
+    pub fn set_skip(&mut self, pfn: Pfn, skip: bool) {
+        if let Some(offset) = self.offset_of(pfn) {
+            let (block, _) = self.buddy.shape.split(offset);
+            let row = self.buddy.row(block);
+            if row.is_managed() {
+                self.buddy.set_row(block, row.with_skip(skip));
+            }
+        }
+    }
+
+    /// Makes every pageblock worth scanning again.
+    pub fn clear_skips(&mut self) {
+        for block in 0..self.buddy.nr_rows() {
+            let row = self.buddy.row(block);
+            if row.skip() {
+                self.buddy.set_row(block, row.with_skip(false));
+            }
+        }
+    }
+
+    /// The first page of a section that exists and is not free.
+    pub(crate) fn first_held(&self, at: u32) -> Option<Pfn> {
+        self.section_blocks(at)
+            .filter(|&block| self.buddy.row(block).is_managed())
+            .find_map(|block| {
+                let start = self.absolute(self.buddy.shape.join(block, 0));
+                self.held_runs(start)
+                    .first()
+                    .map(|run| Pfn::new(low_u32(run.start)))
+            })
+    }
+
+    /// Pages at the start of `range`, inside one pageblock, that are all free or all not.
+    fn run_length(&self, range: PfnRange, free: bool) -> u64 {
+        if range.is_empty() {
+            return 0;
+        }
+        let base = u64::from(self.config.start.get());
+        let (block, off) = self.buddy.shape.split(low_u32(range.start - base));
+        let Some(words) = self.buddy.block_bits(block) else {
+            let all_free = self.buddy.row(block).nr_free() != 0;
+            return if all_free == free {
+                range.nr_pages()
+            } else {
+                0
+            };
+        };
+        let mut length = 0;
+        let end = off + low_u32(range.nr_pages());
+        let mut at = off;
+        while at < end {
+            let word = words[index(at >> bits::WORD_ORDER)];
+            let word = if free { word } else { !word } >> (at & 63);
+            let run = word.trailing_ones().min(64 - (at & 63)).min(end - at);
+            length += u64::from(run);
+            if run < 64 - (at & 63) {
+                break;
+            }
+            at += run;
+        }
+        length
+    }
+}

@@ -1,0 +1,104 @@
+//! Watermarks and list limits of zones that share one machine.
+//!
+//! min is shared out over the zones by size, so each zone has to know how much the
+//! others have: [`setup_zones`] tells them, after boot and after every online and
+//! offline. A value set by a person stands until it is taken back.
+
+use crate::watermark::{self, Watermarks};
+use crate::{Zone, ZoneKind};
+
+/// What a zone's watermarks and list limits come from, and what they are now.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Marks {
+    pub watermarks: Watermarks,
+    /// Pages of the other normal zones.
+    normal_elsewhere: u64,
+    /// `min_free_kbytes` as a person set it.
+    min_free_kib: Option<u64>,
+    /// batch and high as a person set them.
+    pcp: Option<(u64, u64)>,
+    /// Pages kept back from requests that prefer zone `i`, by position in the zone list.
+    pub protection: Vec<u64>,
+}
+
+impl Zone {
+    /// min, low and high, in pages.
+    #[must_use]
+    pub fn watermarks(&self) -> Watermarks {
+        self.marks.watermarks
+    }
+
+    /// Pages this zone keeps back from requests that prefer the zone at each position
+    /// of the list given to [`setup_zones`].
+    #[must_use]
+    pub fn protection(&self) -> &[u64] {
+        &self.marks.protection
+    }
+
+    /// Sets batch and high of the page lists, in pages, or with `None` goes back to the
+    /// kernel's formulas. Takes effect at once; lists above high are drained.
+    pub fn set_pcp(&mut self, batch_and_high: Option<(u64, u64)>) {
+        self.marks.pcp = batch_and_high.map(|(batch, high)| (batch.max(1), high));
+        self.recompute_marks();
+        self.drain_above_high();
+    }
+
+    /// batch and high of the page lists, in pages.
+    #[must_use]
+    pub fn pcp_limits(&self) -> (u64, u64) {
+        (self.pcp.batch, self.pcp.high)
+    }
+
+    /// Computes marks and list limits from the pages managed now.
+    pub(crate) fn recompute_marks(&mut self) {
+        let page_kib = self.geometry.page_bytes() >> 10;
+        let here = match self.config.kind {
+            ZoneKind::Normal => self.managed,
+            ZoneKind::Movable => 0,
+        };
+        let normal = here + self.marks.normal_elsewhere;
+        let min_free_kib = self
+            .marks
+            .min_free_kib
+            .unwrap_or_else(|| watermark::min_free_kib(normal * page_kib));
+        let marks = Watermarks::compute(
+            self.config.kind,
+            self.managed,
+            normal,
+            min_free_kib / page_kib,
+        );
+        self.marks.watermarks = marks;
+        let batch = watermark::pcp_batch(self.managed, self.geometry.page_bytes());
+        let (batch, high) = self
+            .marks
+            .pcp
+            .unwrap_or_else(|| (batch, watermark::pcp_high(marks.low, batch)));
+        self.pcp.batch = batch;
+        self.pcp.high = high;
+    }
+}
+
+/// Shares `min_free_kib` (or what the formula gives, if `None`) out over the zones of
+/// one machine, and computes each zone's protection against requests that prefer a
+/// later zone of the list.
+pub fn setup_zones(zones: &mut [Zone], min_free_kib: Option<u64>) {
+    let managed: Vec<u64> = zones.iter().map(|zone| zone.managed).collect();
+    let kinds: Vec<ZoneKind> = zones.iter().map(Zone::kind).collect();
+    let normal = |at: usize| match kinds[at] {
+        ZoneKind::Normal => managed[at],
+        ZoneKind::Movable => 0,
+    };
+    let all_normal: u64 = (0..zones.len()).map(normal).sum();
+    for (at, zone) in zones.iter_mut().enumerate() {
+        zone.marks.normal_elsewhere = all_normal - normal(at);
+        zone.marks.min_free_kib = min_free_kib;
+        // Only movable requests may fall back, and only to normal zones.
+        zone.marks.protection = (0..managed.len())
+            .map(|from| match (kinds[from], kinds[at]) {
+                (ZoneKind::Movable, ZoneKind::Normal) => watermark::lowmem_reserve(managed[from]),
+                _ => 0,
+            })
+            .collect();
+        zone.recompute_marks();
+    }
+}
