@@ -1,0 +1,61 @@
+//! What an engine is made from, as plain settings.
+//!
+//! Parsing and files are the daemon's; values are checked when the
+//! [`Engine`](crate::Engine) is made.
+
+use core::time::Duration;
+
+use hugepool_mm::{Geometry, ZoneKind};
+
+/// Settings that a zone is made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZoneSettings {
+    /// Unique name.
+    pub name: String,
+    /// What it serves.
+    pub kind: ZoneKind,
+    /// NUMA node; -1: any.
+    pub node: i32,
+    /// Length of its reserve in pages, a multiple of the section.
+    pub reserve_pages: u64,
+    /// The most pages lent out of it at a time; `None`: no ceiling.
+    pub ceiling_pages: Option<u64>,
+}
+
+/// What an engine is made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineConfig {
+    /// Sizes, the same for all zones.
+    pub geometry: Geometry,
+    /// The zones, in order of index and of the zonelist; at most 8.
+    pub zones: Vec<ZoneSettings>,
+    /// The rest.
+    pub defaults: Defaults,
+}
+
+/// Settings with a default.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Defaults {
+    /// The most pages a client may own; `None`: no ceiling.
+    pub client_ceiling_pages: Option<u64>,
+    /// The most pages the daemon keeps in one class of one lane's grants.
+    pub lane_credit_pages: u32,
+    /// How long `OfflineSections` waits for held pages when it is not told.
+    pub offline_timeout: Duration,
+    /// Clients and connections at a time.
+    pub max_clients: u16,
+    /// Batches remembered for a session until it acknowledges them.
+    pub max_unacknowledged: usize,
+}
+
+impl Default for Defaults {
+    fn default() -> Defaults {
+        Defaults {
+            client_ceiling_pages: None,
+            lane_credit_pages: 4096,
+            offline_timeout: Duration::from_secs(5),
+            max_clients: 1024,
+            max_unacknowledged: 64,
+        }
+    }
+}

@@ -1,0 +1,500 @@
+//! The owner table: whose each lent block is, and the one place where claims become pages.
+//!
+//! Custody changes here and nowhere else: [`lend`](Owners::lend) before the words are
+//! published, [`take`](Owners::take) when a claim has been checked,
+//! [`sweep`](Owners::sweep) when a client is dead. What a page is inside the allocator
+//! (free, isolated, in a daemon's list) is not known here. Cells:
+//! [`cell`](crate::cell); counts: [`tally`](crate::tally).
+//!
+//! One writer: the accesses are relaxed, the cells are atomics only because the words
+//! may lie in a mapping.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use hugepool_mm::{Geometry, Migratetype, Order, Pfn, SectionId};
+use hugepool_shm::raw::{RawPage, is_before, next_generation};
+use hugepool_shm::words::Words;
+
+use crate::cell::{Cell, Lent};
+use crate::id::ClientId;
+use crate::misuse::Misuse;
+use crate::num;
+use crate::tally::{Place, Tally};
+
+/// Half the circle of generations: further apart, two have no order.
+const HALF: i32 = 1 << 19;
+
+/// A block that came home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub pfn: Pfn,
+    pub order: Order,
+    pub migratetype: Migratetype,
+}
+
+/// The cells of all pages, the floors of all sections, and the counts.
+#[derive(Debug)]
+pub(crate) struct Owners {
+    geometry: Geometry,
+    words: Words,
+    /// By section: the generation of cells never written.
+    floors: Vec<u32>,
+    /// By section: whether pages may be lent out of it.
+    managed: Vec<bool>,
+    tally: Tally,
+}
+
+impl Owners {
+    /// A table over `words`, all zero; `zone_of` gives the zone index of each section.
+    pub fn new(geometry: Geometry, words: Words, zone_of: Vec<u8>) -> Owners {
+        let nr_sections = zone_of.len();
+        let nr_blocks = num::index(geometry.section_pageblocks());
+        Owners {
+            geometry,
+            words,
+            floors: vec![0; nr_sections],
+            managed: vec![false; nr_sections],
+            tally: Tally::new(zone_of, nr_blocks),
+        }
+    }
+
+    /// The counts.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Opens an account for a client.
+    pub fn open(&mut self, client: ClientId) {
+        self.tally.open(client);
+    }
+
+    /// Closes the account of a client that has nothing left.
+    pub fn close(&mut self, client: ClientId) {
+        self.tally.close(client);
+    }
+
+    /// Lets pages of the section be lent, or no longer (then nothing is).
+    pub fn set_managed(&mut self, section: SectionId, managed: bool) {
+        let at = num::index(section.get());
+        assert!(managed || self.tally.section_pages(section.get()) == 0);
+        self.managed[at] = managed;
+    }
+
+    /// What the cell of a page says.
+    #[inline]
+    pub fn cell(&self, pfn: Pfn) -> Cell {
+        let word = self.words.cells()[num::index(pfn.get())].load(Relaxed);
+        Cell::decode(word, self.floors[self.section_index(pfn)])
+    }
+
+    /// Records that blocks are the client's from now on, and tells each with the generation
+    /// of its lend: one for all of them, unless their pages' generations lie so far apart
+    /// that none is after each.
+    ///
+    /// The heads are at home and free of any list: the caller has just taken them from the
+    /// allocator.
+    pub fn lend(
+        &mut self,
+        client: ClientId,
+        order: Order,
+        migratetype: Migratetype,
+        heads: &[Pfn],
+        now_ms: u64,
+        tell: &mut dyn FnMut(Pfn, u32),
+    ) {
+        let Some((&first, rest)) = heads.split_first() else {
+            return;
+        };
+        let base = self.cell(first).generation();
+        let (mut low, mut high) = (0, 0);
+        for &head in rest {
+            let offset = offset(base, self.cell(head).generation());
+            low = low.min(offset);
+            high = high.max(offset);
+        }
+        if high - low >= HALF - 1 {
+            let (left, right) = heads.split_at(heads.len() / 2);
+            self.lend(client, order, migratetype, left, now_ms, tell);
+            self.lend(client, order, migratetype, right, now_ms, tell);
+            return;
+        }
+        let generation = next_generation(base.wrapping_add_signed(high));
+        let word = Lent {
+            client,
+            order,
+            migratetype,
+            generation,
+        }
+        .encode();
+        let geometry = self.geometry;
+        for run in heads.chunk_by(|&a, &b| place_of(geometry, a) == place_of(geometry, b)) {
+            for &head in run {
+                debug_assert!(
+                    matches!(self.cell(head), Cell::Home { .. }),
+                    "{head} is lent"
+                );
+                self.store(head, word);
+                tell(head, generation);
+            }
+            let pages = order.nr_pages() * num::saturate(num::count(run.len()));
+            self.tally.add(client, self.place(run[0]), pages, now_ms);
+        }
+    }
+
+    /// Takes a block home if the claim is right: the section is online, the block is headed
+    /// there, is the client's, and has the order and the generation claimed.
+    pub fn take(&mut self, client: ClientId, claim: RawPage) -> Result<Taken, Misuse> {
+        let parts = (claim.pfn(), claim.order(), claim.generation());
+        let lent = self.check(client, parts.0, parts.1, parts.2)?;
+        Ok(self.bring_home(Pfn::new(parts.0), lent))
+    }
+
+    /// What a claim names, if it is right; nothing changes.
+    pub fn check(
+        &self,
+        client: ClientId,
+        pfn: u32,
+        order: u32,
+        generation: u32,
+    ) -> Result<Lent, Misuse> {
+        let section = num::index(pfn >> self.geometry.section_order());
+        if !self.managed.get(section).is_some_and(|&managed| managed) {
+            return Err(Misuse::NoSuchPage { pfn });
+        }
+        let at = Pfn::new(pfn);
+        let Cell::Lent(lent) = self.cell(at) else {
+            return Err(Misuse::NotLent { pfn: at });
+        };
+        if lent.client != client {
+            return Err(Misuse::NotYours {
+                pfn: at,
+                owner: lent.client,
+            });
+        }
+        if lent.generation != generation {
+            return Err(Misuse::Stale {
+                pfn: at,
+                claimed: generation,
+                there: lent.generation,
+            });
+        }
+        if u32::from(lent.order.get()) != order {
+            return Err(Misuse::WrongOrder {
+                pfn: at,
+                claimed: order,
+                there: lent.order,
+            });
+        }
+        Ok(lent)
+    }
+
+    /// Takes the block headed at `pfn` home if it is the client's; whatever its order and
+    /// generation (for the free map, which knows neither).
+    pub fn take_head(&mut self, client: ClientId, pfn: u32) -> Result<Taken, Misuse> {
+        let section = num::index(pfn >> self.geometry.section_order());
+        if !self.managed.get(section).is_some_and(|&managed| managed) {
+            return Err(Misuse::NoSuchPage { pfn });
+        }
+        let at = Pfn::new(pfn);
+        match self.cell(at) {
+            Cell::Home { .. } => Err(Misuse::NotLent { pfn: at }),
+            Cell::Lent(lent) if lent.client != client => Err(Misuse::NotYours {
+                pfn: at,
+                owner: lent.client,
+            }),
+            Cell::Lent(lent) => Ok(self.bring_home(at, lent)),
+        }
+    }
+
+    /// Takes home all that is the client's, by pfn: linear in the pageblocks in which it
+    /// has something.
+    pub fn sweep(&mut self, client: ClientId) -> Vec<Taken> {
+        let mut taken = Vec::new();
+        let places: Vec<Place> = self.tally.client(client).map_or(Vec::new(), |account| {
+            account.sections().flat_map(places).collect()
+        });
+        for place in places {
+            self.for_each_head(place, &mut |pfn, lent| {
+                if lent.client == client {
+                    taken.push((pfn, lent));
+                }
+            });
+        }
+        taken
+            .into_iter()
+            .map(|(pfn, lent)| self.bring_home(pfn, lent))
+            .collect()
+    }
+
+    /// Calls back for each lent block headed in the pageblock, by pfn.
+    pub fn for_each_head(&self, place: Place, found: &mut dyn FnMut(Pfn, Lent)) {
+        let blocks = self.tally.section_blocks(place.section);
+        let mut left = blocks.get(place.block).copied().unwrap_or(0);
+        let range = self.pageblock_range(place);
+        let mut at = range.start;
+        while left > 0 && at < range.end {
+            let pfn = Pfn::new(num::saturate(at));
+            at += match self.cell(pfn) {
+                Cell::Lent(lent) => {
+                    left = left.saturating_sub(lent.order.nr_pages());
+                    found(pfn, lent);
+                    u64::from(lent.order.nr_pages())
+                }
+                Cell::Home { .. } => 1,
+            };
+        }
+    }
+
+    /// The section has gone: its cells are zero again, and its floor is above every
+    /// generation used there.
+    pub fn forget_section(&mut self, section: SectionId) {
+        let at = num::index(section.get());
+        let mut floor = self.floors[at];
+        let nr_blocks = self.tally.section_blocks(section.get()).len();
+        for block in 0..nr_blocks {
+            let range = self.pageblock_range(Place {
+                section: section.get(),
+                block,
+            });
+            for pfn in range.start..range.end {
+                let pfn = Pfn::new(num::saturate(pfn));
+                let generation = self.cell(pfn).generation();
+                if is_before(floor, generation) {
+                    floor = generation;
+                }
+                if self.word(pfn).load(Relaxed) != 0 {
+                    self.store(pfn, 0);
+                }
+            }
+        }
+        self.floors[at] = next_generation(floor);
+        self.managed[at] = false;
+        self.tally.forget_section(section.get());
+    }
+
+    /// The pageblock of a page.
+    #[inline]
+    pub fn place(&self, pfn: Pfn) -> Place {
+        place_of(self.geometry, pfn)
+    }
+
+    fn bring_home(&mut self, pfn: Pfn, lent: Lent) -> Taken {
+        self.store(pfn, Cell::home(next_generation(lent.generation)));
+        self.tally
+            .sub(lent.client, self.place(pfn), lent.order.nr_pages());
+        Taken {
+            pfn,
+            order: lent.order,
+            migratetype: lent.migratetype,
+        }
+    }
+
+    fn pageblock_range(&self, place: Place) -> core::ops::Range<u64> {
+        let pages = u64::from(self.geometry.pageblock_pages());
+        let section = u64::from(place.section) << self.geometry.section_order();
+        let start = section + num::count(place.block) * pages;
+        start..start + pages
+    }
+
+    fn section_index(&self, pfn: Pfn) -> usize {
+        num::index(pfn.get() >> self.geometry.section_order())
+    }
+
+    fn word(&self, pfn: Pfn) -> &AtomicU64 {
+        &self.words.cells()[num::index(pfn.get())]
+    }
+
+    fn store(&self, pfn: Pfn, word: u64) {
+        self.word(pfn).store(word, Relaxed);
+    }
+}
+
+fn place_of(geometry: Geometry, pfn: Pfn) -> Place {
+    let section = pfn.get() >> geometry.section_order();
+    let block = pfn.get() >> geometry.pageblock_order().get();
+    Place {
+        section,
+        block: num::index(block & (geometry.section_pageblocks() - 1)),
+    }
+}
+
+/// The pageblocks in which a client has something.
+fn places(row: &crate::tally::ClientSection) -> impl Iterator<Item = Place> + '_ {
+    row.blocks
+        .iter()
+        .enumerate()
+        .filter(|(_, tally)| tally.pages > 0)
+        .map(|(block, _)| Place {
+            section: row.section,
+            block,
+        })
+}
+
+/// How far `generation` is after `base` on the circle, negative if before.
+fn offset(base: u32, generation: u32) -> i32 {
+    let distance = generation.wrapping_sub(base) & ((1 << 20) - 1);
+    let distance = i32::try_from(distance).expect("20 bits fit");
+    if distance >= HALF {
+        distance - 2 * HALF
+    } else {
+        distance
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugepool_shm::raw::{PageParts, RawMigratetype};
+
+    const A: ClientId = ClientId {
+        slot: 1,
+        incarnation: 1,
+    };
+    const B: ClientId = ClientId {
+        slot: 2,
+        incarnation: 1,
+    };
+
+    fn tiny() -> Owners {
+        // Pageblock of 32 pages, section of 128; two sections, the second absent.
+        let geometry = Geometry::new(12, 5, 6, 7).unwrap();
+        let mut owners = Owners::new(geometry, Words::heap(256).unwrap(), vec![0, 0]);
+        owners.set_managed(SectionId::new(0), true);
+        owners.open(A);
+        owners.open(B);
+        owners
+    }
+
+    fn order(order: u8) -> Order {
+        Order::new(order).unwrap()
+    }
+
+    fn claim(pfn: u32, order: u32, generation: u32) -> RawPage {
+        let migratetype = RawMigratetype::Unmovable;
+        PageParts {
+            pfn,
+            order,
+            migratetype,
+            zone: 0,
+            client: 0,
+            generation,
+        }
+        .pack()
+        .unwrap()
+    }
+
+    fn lend(owners: &mut Owners, to: ClientId, o: u8, heads: &[u32]) -> Vec<u32> {
+        let heads: Vec<Pfn> = heads.iter().copied().map(Pfn::new).collect();
+        let mut generations = Vec::new();
+        let tell = &mut |_, generation| generations.push(generation);
+        owners.lend(to, order(o), Migratetype::Unmovable, &heads, 0, tell);
+        generations
+    }
+
+    #[test]
+    fn a_batch_has_one_generation_above_each_of_its_pages() {
+        let mut owners = tiny();
+        assert_eq!(lend(&mut owners, A, 0, &[5]), [1]);
+        owners.take(A, claim(5, 0, 1)).unwrap();
+        assert_eq!(lend(&mut owners, A, 0, &[4, 5, 6]), [3, 3, 3]);
+    }
+
+    #[test]
+    fn pages_half_a_circle_apart_get_generations_of_their_own() {
+        let mut owners = tiny();
+        owners.store(Pfn::new(8), Cell::home(HALF.unsigned_abs() - 1));
+        let generations = lend(&mut owners, A, 0, &[7, 8]);
+        assert_eq!(generations, [1, HALF.unsigned_abs()]);
+        assert!(is_before(0, 1) && is_before(HALF.unsigned_abs() - 1, HALF.unsigned_abs()));
+    }
+
+    #[test]
+    fn a_wrong_claim_is_refused_and_changes_nothing() {
+        let mut owners = tiny();
+        lend(&mut owners, A, 2, &[8]);
+        let pfn = Pfn::new(8);
+        for (client, claim, misuse) in [
+            (A, claim(300, 2, 1), Misuse::NoSuchPage { pfn: 300 }),
+            (A, claim(130, 2, 1), Misuse::NoSuchPage { pfn: 130 }),
+            (A, claim(9, 0, 1), Misuse::NotLent { pfn: Pfn::new(9) }),
+            (A, claim(127, 3, 1), Misuse::NotLent { pfn: Pfn::new(127) }),
+            (B, claim(8, 2, 1), Misuse::NotYours { pfn, owner: A }),
+            (
+                A,
+                claim(8, 2, 0),
+                Misuse::Stale {
+                    pfn,
+                    claimed: 0,
+                    there: 1,
+                },
+            ),
+            (
+                A,
+                claim(8, 3, 1),
+                Misuse::WrongOrder {
+                    pfn,
+                    claimed: 3,
+                    there: order(2),
+                },
+            ),
+        ] {
+            assert_eq!(owners.take(client, claim), Err(misuse));
+            assert_eq!(owners.tally().client(A).unwrap().pages, 4);
+        }
+        let again = ClientId {
+            incarnation: 2,
+            ..A
+        };
+        assert_eq!(
+            owners.take(again, claim(8, 2, 1)),
+            Err(Misuse::NotYours { pfn, owner: A })
+        );
+        assert!(owners.take(A, claim(8, 2, 1)).is_ok());
+        assert_eq!(owners.take(A, claim(8, 2, 1)), Err(Misuse::NotLent { pfn }));
+    }
+
+    #[test]
+    fn a_sweep_takes_all_that_is_one_clients_and_nothing_else() {
+        let mut owners = tiny();
+        lend(&mut owners, A, 0, &[1, 3, 31]);
+        lend(&mut owners, A, 5, &[32]);
+        lend(&mut owners, A, 6, &[64]);
+        lend(&mut owners, B, 1, &[4]);
+        let heads: Vec<u32> = owners
+            .sweep(A)
+            .iter()
+            .map(|taken| taken.pfn.get())
+            .collect();
+        assert_eq!(heads, [1, 3, 31, 32, 64]);
+        assert_eq!(owners.tally().client(A).unwrap().pages, 0);
+        assert_eq!(owners.tally().client(B).unwrap().pages, 2);
+        assert!(owners.sweep(A).is_empty());
+    }
+
+    #[test]
+    fn a_word_from_before_a_removal_is_stale_after_it() {
+        let mut owners = tiny();
+        for _ in 0..3 {
+            let [generation] = lend(&mut owners, A, 0, &[40])[..] else {
+                panic!()
+            };
+            owners.take(A, claim(40, 0, generation)).unwrap();
+        }
+        owners.set_managed(SectionId::new(0), false);
+        owners.forget_section(SectionId::new(0));
+        assert!(
+            owners
+                .words
+                .cells()
+                .iter()
+                .all(|cell| cell.load(Relaxed) == 0)
+        );
+        owners.set_managed(SectionId::new(0), true);
+        let generations = lend(&mut owners, A, 0, &[40, 41]);
+        assert!(
+            generations
+                .iter()
+                .all(|&generation| is_before(6, generation))
+        );
+    }
+}
