@@ -10,10 +10,19 @@
 //!    whoever keeps the owners. Nonsense poisons the lane; it never panics the daemon.
 //! 4. An ordering above relaxed names its partner by a tag, `SYNC(tag)`, at both ends.
 
+pub mod control;
+mod doorbell;
+pub mod free_map;
+pub mod lane_client;
+pub mod lane_daemon;
+pub mod layout;
+mod magazine;
 pub mod mapping;
 pub mod raw;
-#[allow(dead_code, unused_imports, reason = "used by the modules that follow")]
+mod ring;
+mod slots;
 mod sync;
+mod window;
 pub mod words;
 
 // The system half: descriptors, sockets, sleeping and waking.

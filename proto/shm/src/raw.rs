@@ -192,6 +192,26 @@ impl RawPage {
         RawPage(self.0 & !mask | ((client as u64) << CLIENT_SHIFT & mask))
     }
 
+    /// Order and migratetype as one number of 6 bits.
+    #[inline(always)]
+    pub(crate) const fn class_key(self) -> usize {
+        self.field(ORDER_SHIFT, 6) as usize
+    }
+
+    /// The words' bits.
+    pub(crate) const fn bits_of(raws: &[RawPage]) -> &[u64] {
+        // SAFETY: `RawPage` is `repr(transparent)` over `u64`, so both slices have the same
+        // layout and validity.
+        unsafe { core::slice::from_raw_parts(raws.as_ptr().cast(), raws.len()) }
+    }
+
+    /// The words' bits, to be overwritten.
+    pub(crate) const fn bits_of_mut(raws: &mut [RawPage]) -> &mut [u64] {
+        // SAFETY: `RawPage` is `repr(transparent)` over `u64` and any bits are one, so whatever
+        // is written is valid; the result borrows the only reference.
+        unsafe { core::slice::from_raw_parts_mut(raws.as_mut_ptr().cast(), raws.len()) }
+    }
+
     /// The field of `bits` bits at `shift`; `bits` is at most 31 for every field.
     const fn field(self, shift: u32, bits: u32) -> u32 {
         low32(self.0 >> shift) & ((1 << bits) - 1)

@@ -1,0 +1,185 @@
+//! A lane's stack of freed blocks, used as a circle so that it can spill from below.
+//!
+//! Both cursors are the client's: it pops and pushes at the top, so that warm blocks come back
+//! first, and spills the oldest from the bottom. All of that happens inside the lane's window
+//! ([`window`](crate::window)); the daemon reads and empties a magazine only while it has the
+//! lane closed, and takes both cursors as claims.
+
+use crate::ring::{BadCursors, advanced};
+use crate::slots;
+use crate::sync::{AtomicU32, AtomicU64, Relaxed};
+
+/// A magazine, wherever its words live.
+#[derive(Clone, Copy)]
+pub(crate) struct Magazine<'a> {
+    /// Position of the oldest block.
+    pub bottom: &'a AtomicU32,
+    /// Position behind the newest block.
+    pub top: &'a AtomicU32,
+    /// The slots; their number is a power of two.
+    pub slots: &'a [AtomicU64],
+}
+
+impl Magazine<'_> {
+    /// Blocks in it; a scribbled cursor counts as full, so that nothing is pushed.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        let count = self
+            .top
+            .load(Relaxed)
+            .wrapping_sub(self.bottom.load(Relaxed)) as usize;
+        count.min(self.slots.len())
+    }
+
+    /// Takes up to `out.len()` of the newest blocks, in the order in which they were pushed, so
+    /// that a run given back whole comes back as a run; returns how many.
+    #[inline(always)]
+    pub fn pop(&self, out: &mut [u64]) -> usize {
+        let top = self.top.load(Relaxed);
+        let there = top.wrapping_sub(self.bottom.load(Relaxed)) as usize;
+        let count = there.min(self.slots.len()).min(out.len());
+        let new_top = receded(top, count);
+        slots::copy_out(self.slots, new_top, &mut out[..count]);
+        self.top.store(new_top, Relaxed);
+        count
+    }
+
+    /// Takes the newest block, unless there is none (then 0).
+    #[inline(always)]
+    pub fn pop_one(&self) -> u64 {
+        let top = self.top.load(Relaxed);
+        if top == self.bottom.load(Relaxed) {
+            return 0;
+        }
+        let new_top = receded(top, 1);
+        let word = slots::load(self.slots, new_top);
+        self.top.store(new_top, Relaxed);
+        word
+    }
+
+    /// Pushes as many of `words` as there is room for; returns how many.
+    #[inline(always)]
+    pub fn push(&self, words: &[u64]) -> usize {
+        let count = words.len().min(self.slots.len() - self.len());
+        let top = self.top.load(Relaxed);
+        slots::copy_in(self.slots, top, &words[..count]);
+        self.top.store(advanced(top, count), Relaxed);
+        count
+    }
+
+    /// Moves the bottom up over `count` blocks, which the caller has copied elsewhere.
+    pub fn drop_bottom(&self, count: usize) {
+        self.bottom
+            .store(advanced(self.bottom.load(Relaxed), count), Relaxed);
+    }
+
+    /// Copies up to `out.len()` of the oldest blocks, leaving them in; returns how many.
+    pub fn peek_bottom(&self, out: &mut [u64]) -> usize {
+        let count = self.len().min(out.len());
+        slots::copy_out(self.slots, self.bottom.load(Relaxed), &mut out[..count]);
+        count
+    }
+
+    /// The daemon's look at both cursors, checked: bottom and top.
+    pub fn span_checked(&self) -> Result<(u32, u32), BadCursors> {
+        let (bottom, top) = (self.bottom.load(Relaxed), self.top.load(Relaxed));
+        if top.wrapping_sub(bottom) as usize > self.slots.len() {
+            return Err(BadCursors {
+                head: bottom,
+                tail: top,
+            });
+        }
+        Ok((bottom, top))
+    }
+}
+
+/// A cursor moved back by `count` blocks, which is at most a capacity.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "cursors count modulo 2^32")]
+fn receded(cursor: u32, count: usize) -> u32 {
+    cursor.wrapping_sub(count as u32)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use core::array::from_fn;
+    use std::collections::VecDeque;
+
+    struct Store {
+        bottom: AtomicU32,
+        top: AtomicU32,
+        slots: [AtomicU64; 8],
+    }
+
+    impl Store {
+        fn starting_at(cursor: u32) -> Store {
+            Store {
+                bottom: AtomicU32::new(cursor),
+                top: AtomicU32::new(cursor),
+                slots: from_fn(|_| AtomicU64::new(0)),
+            }
+        }
+
+        fn magazine(&self) -> Magazine<'_> {
+            Magazine {
+                bottom: &self.bottom,
+                top: &self.top,
+                slots: &self.slots,
+            }
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn it_behaves_as_a_bounded_deque(
+            start: u32,
+            moves in proptest::collection::vec((0u8..4, 0usize..12), 0..60),
+        ) {
+            let store = Store::starting_at(start);
+            let magazine = store.magazine();
+            let (mut model, mut next) = (VecDeque::new(), 1u64);
+            for (kind, count) in moves {
+                match kind {
+                    0 => {
+                        let words: Vec<u64> = (next..next + count as u64).collect();
+                        next += count as u64;
+                        let pushed = magazine.push(&words);
+                        assert_eq!(pushed, count.min(8 - model.len()));
+                        model.extend(&words[..pushed]);
+                    }
+                    1 => {
+                        let mut out = vec![0; count];
+                        let popped = magazine.pop(&mut out);
+                        assert_eq!(popped, count.min(model.len()));
+                        let expected: Vec<u64> = model.split_off(model.len() - popped).into();
+                        assert_eq!(&out[..popped], expected);
+                    }
+                    2 => assert_eq!(magazine.pop_one(), model.pop_back().unwrap_or(0)),
+                    _ => {
+                        let mut out = vec![0; count];
+                        let peeked = magazine.peek_bottom(&mut out);
+                        magazine.drop_bottom(peeked);
+                        let expected: Vec<u64> = model.drain(..peeked).collect();
+                        assert_eq!(&out[..peeked], expected);
+                    }
+                }
+                assert_eq!(magazine.len(), model.len());
+                assert!(magazine.span_checked().is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn scribbled_cursors_are_named_to_the_daemon_and_harmless_to_the_client() {
+        let store = Store::starting_at(0);
+        store.bottom.store(1, Relaxed);
+        assert_eq!(
+            store.magazine().span_checked(),
+            Err(BadCursors { head: 1, tail: 0 })
+        );
+        assert_eq!(store.magazine().push(&[1, 2]), 0);
+        let mut out = [0; 20];
+        assert_eq!(store.magazine().pop(&mut out), 8);
+    }
+}

@@ -1,0 +1,239 @@
+//! Single-producer single-consumer ring of words, over borrowed cursors and slots.
+//!
+//! It knows neither lanes nor pages. Cursors count modulo 2^32 and are never masked, so that
+//! `tail - head` is the number of words in it. Each side has two faces:
+//!
+//! * the client's ([`Ring::push`], [`Ring::pop`]): its own cursor is the shared word, the peer's
+//!   is remembered and looked at again only when the remembered one runs out;
+//! * the daemon's ([`Ring::push_checked`], [`Ring::pop_checked`]): its own cursor is private and
+//!   the shared word only a publication; the peer's is a claim, checked at each read.
+
+use core::cell::Cell;
+
+use crate::slots;
+use crate::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+
+/// A ring, wherever its words live.
+#[derive(Clone, Copy)]
+pub(crate) struct Ring<'a> {
+    /// Words taken so far; written by the consumer.
+    pub head: &'a AtomicU32,
+    /// Words put so far; written by the producer.
+    pub tail: &'a AtomicU32,
+    /// The slots; their number is a power of two.
+    pub slots: &'a [AtomicU64],
+}
+
+/// Two cursors that cannot belong to a ring of that capacity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadCursors {
+    /// The consumer's cursor.
+    pub head: u32,
+    /// The producer's cursor.
+    pub tail: u32,
+}
+
+impl Ring<'_> {
+    /// Number of slots.
+    #[inline(always)]
+    pub fn capacity(&self) -> u32 {
+        // Capacities are constants of the layout, far below 2^32.
+        u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Takes as many words as there are, up to `out.len()`; returns how many.
+    ///
+    /// `tail_seen` is the tail as it was last looked at.
+    #[inline(always)]
+    pub fn pop(&self, tail_seen: &Cell<u32>, out: &mut [u64]) -> usize {
+        let head = self.head.load(Relaxed);
+        let mut nr_there = self.bounded(tail_seen.get().wrapping_sub(head));
+        if nr_there < out.len() {
+            // SYNC(ring.tail): the slots before the tail have been written.
+            tail_seen.set(self.tail.load(Acquire));
+            nr_there = self.bounded(tail_seen.get().wrapping_sub(head));
+        }
+        let count = nr_there.min(out.len());
+        slots::copy_out(self.slots, head, &mut out[..count]);
+        // SYNC(ring.head): the slots before it have been read and may be written again.
+        self.head.store(advanced(head, count), Release);
+        count
+    }
+
+    /// Puts as many of `words` as there is room for; returns how many.
+    ///
+    /// `head_seen` is the head as it was last looked at.
+    #[inline]
+    pub fn push(&self, head_seen: &Cell<u32>, words: &[u64]) -> usize {
+        let tail = self.tail.load(Relaxed);
+        let mut nr_free = self.room(tail, head_seen.get());
+        if nr_free < words.len() {
+            // SYNC(ring.head): the slots before the head have been read.
+            head_seen.set(self.head.load(Acquire));
+            nr_free = self.room(tail, head_seen.get());
+        }
+        let count = nr_free.min(words.len());
+        slots::copy_in(self.slots, tail, &words[..count]);
+        // SYNC(ring.tail): publishes the slots just written.
+        self.tail.store(advanced(tail, count), Release);
+        count
+    }
+
+    /// Words in the ring as the daemon sees them, the peer's cursor being checked.
+    pub fn depth_checked(&self, head: u32, tail: u32) -> Result<u32, BadCursors> {
+        let used = tail.wrapping_sub(head);
+        if used > self.capacity() {
+            return Err(BadCursors { head, tail });
+        }
+        Ok(used)
+    }
+
+    /// Puts as many of `words` as there is room for and publishes them; returns how many.
+    ///
+    /// `tail` is the daemon's own cursor; the head is the client's claim.
+    pub fn push_checked(
+        &self,
+        tail: &mut u32,
+        words: impl ExactSizeIterator<Item = u64>,
+    ) -> Result<usize, BadCursors> {
+        // SYNC(ring.head): the slots before the head have been read.
+        let used = self.depth_checked(self.head.load(Acquire), *tail)?;
+        let count = words.len().min((self.capacity() - used) as usize);
+        for word in words.take(count) {
+            slots::store(self.slots, *tail, word);
+            *tail = tail.wrapping_add(1);
+        }
+        // SYNC(ring.tail): publishes the slots just written.
+        self.tail.store(*tail, Release);
+        Ok(count)
+    }
+
+    /// Hands each word there to `take`, then publishes that they have been read; returns how
+    /// many. At most one capacity of words, however fast the client puts more.
+    ///
+    /// `head` is the daemon's own cursor; the tail is the client's claim.
+    pub fn pop_checked(
+        &self,
+        head: &mut u32,
+        take: &mut dyn FnMut(u64),
+    ) -> Result<usize, BadCursors> {
+        // SYNC(ring.tail): the slots before the tail have been written.
+        let used = self.depth_checked(*head, self.tail.load(Acquire))?;
+        for _ in 0..used {
+            take(slots::load(self.slots, *head));
+            *head = head.wrapping_add(1);
+        }
+        // SYNC(ring.head): the slots before it have been read and may be written again.
+        self.head.store(*head, Release);
+        Ok(used as usize)
+    }
+
+    /// A difference of cursors as a number of words: nonsense (a scribbled word of one's own)
+    /// counts as nothing.
+    #[inline(always)]
+    fn bounded(&self, difference: u32) -> usize {
+        let count = difference as usize;
+        if count > self.slots.len() { 0 } else { count }
+    }
+
+    #[inline(always)]
+    fn room(&self, tail: u32, head: u32) -> usize {
+        self.slots
+            .len()
+            .saturating_sub(tail.wrapping_sub(head) as usize)
+    }
+}
+
+/// A cursor moved on by `count` words, which is at most a capacity.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "cursors count modulo 2^32")]
+pub(crate) fn advanced(cursor: u32, count: usize) -> u32 {
+    cursor.wrapping_add(count as u32)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use core::array::from_fn;
+
+    struct Store {
+        head: AtomicU32,
+        tail: AtomicU32,
+        slots: [AtomicU64; 4],
+    }
+
+    impl Store {
+        fn starting_at(cursor: u32) -> Store {
+            Store {
+                head: AtomicU32::new(cursor),
+                tail: AtomicU32::new(cursor),
+                slots: from_fn(|_| AtomicU64::new(0)),
+            }
+        }
+
+        fn ring(&self) -> Ring<'_> {
+            Ring {
+                head: &self.head,
+                tail: &self.tail,
+                slots: &self.slots,
+            }
+        }
+    }
+
+    #[test]
+    fn grants_arrive_in_order_across_the_wrap_of_the_cursors() {
+        let store = Store::starting_at(u32::MAX - 5);
+        let (mut tail, seen) = (u32::MAX - 5, Cell::new(u32::MAX - 5));
+        let mut expected = 0;
+        for round in 0..10u64 {
+            let words = [3 * round, 3 * round + 1, 3 * round + 2];
+            assert_eq!(
+                store.ring().push_checked(&mut tail, words.into_iter()),
+                Ok(3)
+            );
+            let mut out = [0; 4];
+            assert_eq!(store.ring().pop(&seen, &mut out), 3);
+            for word in &out[..3] {
+                assert_eq!(*word, expected);
+                expected += 1;
+            }
+        }
+    }
+
+    #[test]
+    fn returns_stop_at_a_full_ring_and_go_on_after_it_was_read() {
+        let store = Store::starting_at(7);
+        let (mut head, seen) = (7, Cell::new(7));
+        assert_eq!(store.ring().push(&seen, &[1, 2, 3]), 3);
+        assert_eq!(store.ring().push(&seen, &[4, 5, 6]), 1);
+        assert_eq!(store.ring().push(&seen, &[5]), 0);
+        let mut got = Vec::new();
+        assert_eq!(
+            store
+                .ring()
+                .pop_checked(&mut head, &mut |word| got.push(word)),
+            Ok(4)
+        );
+        assert_eq!(got, [1, 2, 3, 4]);
+        assert_eq!(store.ring().push(&seen, &[5]), 1);
+    }
+
+    #[test]
+    fn absurd_cursors_of_the_peer_are_named() {
+        let store = Store::starting_at(0);
+        store.tail.store(5, Relaxed);
+        let answer = store.ring().pop_checked(&mut 0, &mut |_| unreachable!());
+        assert_eq!(answer, Err(BadCursors { head: 0, tail: 5 }));
+        store.head.store(1, Relaxed);
+        let answer = store.ring().push_checked(&mut 0, [1].into_iter());
+        assert_eq!(answer, Err(BadCursors { head: 1, tail: 0 }));
+    }
+
+    #[test]
+    fn absurd_cursors_of_ones_own_do_nothing() {
+        let store = Store::starting_at(0);
+        store.tail.store(99, Relaxed);
+        assert_eq!(store.ring().pop(&Cell::new(77), &mut [0; 2]), 0);
+        assert_eq!(store.ring().push(&Cell::new(1), &[1]), 0);
+    }
+}
