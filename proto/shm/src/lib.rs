@@ -25,17 +25,29 @@ mod sync;
 mod window;
 pub mod words;
 
-// The system half: descriptors, sockets, sleeping and waking.
+// The system half: descriptors, sockets, sleeping and waking; files, their memory and its maps.
 pub mod attach;
 pub mod attach_wire;
+pub mod backing;
 pub mod barrier;
+mod control_group;
 pub mod eventfd;
 pub mod futex;
+pub mod huge_pool;
 pub mod listener;
+pub mod memory_room;
 pub mod message;
+mod numa;
+pub mod page_io;
 pub mod passed;
 pub mod peer;
 pub mod pidfd;
+pub mod region;
+mod span;
+pub mod storage;
+#[cfg(test)]
+mod testing;
 pub mod token;
+pub mod zone_map;
 
 pub use nix::errno::Errno;
