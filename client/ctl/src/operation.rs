@@ -2,6 +2,7 @@
 
 use hugepool_proto::v1::{GetOperationRequest, ListOperationsRequest, Operation};
 use serde_json::{Value, json};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     cli::OperationVerb,
@@ -25,12 +26,34 @@ const COLUMNS: &[Column] = &[
 ];
 
 /// What an interrupt does to an operation that is being followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum OnInterrupt {
-    /// Only the following ends.
+    /// The tool ends, as it would anyway; the operation goes on.
     Leave,
     /// The operation is cancelled, and followed to its end.
-    Cancel,
+    Cancel(Signal),
+}
+
+impl OnInterrupt {
+    /// Takes interrupts over from now on: one that comes before the operation is followed, or has
+    /// even begun, cancels it all the same.
+    pub fn cancel() -> Result<OnInterrupt, Failure> {
+        signal(SignalKind::interrupt())
+            .map(OnInterrupt::Cancel)
+            .map_err(|error| {
+                Failure::refused(
+                    format_args!("cannot watch for interrupts: {error}"),
+                    "try --detach",
+                )
+            })
+    }
+
+    async fn interrupted(&mut self) {
+        match self {
+            OnInterrupt::Leave => std::future::pending().await,
+            OnInterrupt::Cancel(signal) => drop(signal.recv().await),
+        }
+    }
 }
 
 /// Runs a verb on operations.
@@ -70,23 +93,23 @@ pub async fn run(verb: OperationVerb, admin: &mut Admin, out: &Output) -> Result
 /// Follows an operation until it ends, with a bar where a person reads along.
 pub async fn follow(
     id: u64,
-    on_interrupt: OnInterrupt,
+    mut on_interrupt: OnInterrupt,
     admin: &mut Admin,
 ) -> Result<Operation, Failure> {
     let request = GetOperationRequest { id };
     let mut states = admin.watch_operation(request).await?.into_inner();
     let bar = Bar::new();
     let mut latest = None;
-    let mut interrupts = 0;
+    let mut is_cancelled = false;
     loop {
         let state = tokio::select! {
             state = states.message() => state?,
-            _ = tokio::signal::ctrl_c() => {
-                interrupts += 1;
-                if on_interrupt == OnInterrupt::Leave || interrupts > 1 {
+            () = on_interrupt.interrupted() => {
+                if is_cancelled {
                     let next = format!("it goes on: 'hugepoolctl operation watch {id}'");
                     return Err(Failure::refused(format_args!("left operation {id}"), next));
                 }
+                is_cancelled = true;
                 bar.say("cancelling");
                 admin.cancel_operation(request).await?;
                 continue;
@@ -101,10 +124,8 @@ pub async fn follow(
         }
     }
     latest.ok_or_else(|| {
-        Failure::refused(
-            format_args!("operation {id} sent no state"),
-            "see 'hugepoolctl operation list'",
-        )
+        let what = format_args!("operation {id} sent no state");
+        Failure::refused(what, "see 'hugepoolctl operation list'")
     })
 }
 

@@ -102,11 +102,11 @@ pub async fn run(verb: SectionVerb, admin: &mut Admin, out: &Output) -> Result<O
                 // Always by operation, so that its id is known: an interrupt cancels it.
                 detach: !dry_run,
             };
-            let answer = admin.offline_sections(request).await?.into_inner();
-            if !dry_run && answer.operation_id != 0 {
-                return offline(answer, detach, admin, out).await;
+            if dry_run {
+                admin.offline_sections(request).await?.into_inner()
+            } else {
+                return offline(request, detach, admin, out).await;
             }
-            answer
         }
         SectionVerb::Remove { which, dry_run } => {
             let request = RemoveSectionsRequest {
@@ -122,22 +122,27 @@ pub async fn run(verb: SectionVerb, admin: &mut Admin, out: &Output) -> Result<O
     results::print(&answer, out)
 }
 
-/// Follows an offline operation to its end; an interrupt cancels it.
+/// Begins an offline operation and follows it to its end; an interrupt cancels it.
 async fn offline(
-    answer: SectionsResponse,
+    request: OfflineSectionsRequest,
     detach: bool,
     admin: &mut Admin,
     out: &Output,
 ) -> Result<Outcome, Failure> {
+    let on_interrupt = operation::OnInterrupt::cancel()?;
+    let answer = admin.offline_sections(request).await?.into_inner();
     let id = answer.operation_id;
+    if id == 0 {
+        // Nothing had to be waited for.
+        return results::print(&answer, out);
+    }
     if detach {
-        let text = format!(
-            "operation {id} has begun; follow it with 'hugepoolctl operation watch {id}'\n"
-        );
-        out.either(|| serde_json::json!({ "operation_id": id }), || text)?;
+        let next = format!("follow it with 'hugepoolctl operation watch {id}'");
+        let json = || serde_json::json!({ "operation_id": id });
+        out.either(json, || format!("operation {id} has begun; {next}\n"))?;
         return Ok(Outcome::Done);
     }
-    let ended = operation::follow(id, operation::OnInterrupt::Cancel, admin).await?;
+    let ended = operation::follow(id, on_interrupt, admin).await?;
     let answer = SectionsResponse {
         operation_id: id,
         results: ended.results,
