@@ -115,6 +115,10 @@ impl Zone {
     ) -> Result<Onlined, SectionError> {
         let at = self.expect_state(section, SectionState::Offline)?;
         let blocks = self.section_blocks(at);
+        if order == OnlineOrder::Page {
+            // What is listed of other sections must not be counted as gained here.
+            self.pcp_drain();
+        }
         let before = self.free_blocks_movable();
         let is_whole = self.sections[index(at)].is_whole();
         match order {
