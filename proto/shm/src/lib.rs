@@ -13,6 +13,7 @@
 pub mod control;
 mod doorbell;
 pub mod free_map;
+pub mod handle;
 pub mod lane_client;
 pub mod lane_daemon;
 pub mod layout;
