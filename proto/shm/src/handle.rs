@@ -224,7 +224,6 @@ const fn pfn(bits: u64) -> u32 {
     bits as u32
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "masked to 14 bits")]
 const fn pins(bits: u64) -> u32 {
     ((bits & PINS_MASK) >> PINS_SHIFT) as u32
 }

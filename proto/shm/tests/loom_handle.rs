@@ -35,9 +35,12 @@ impl World {
         HandleWord::new(&self.word)
     }
 
-    /// Adds one to the page under a pin; the number of spins is bounded, so this returns.
-    fn increment(&self) -> Result<(), PinError> {
-        let at = self.handle().pin(1)? as usize;
+    /// Adds one to the page under a pin that spins `spins` times at a closed word.
+    ///
+    /// Loom runs the daemon to its end at a spin, so it takes a pin without one to see a word
+    /// taken back in the middle of a move.
+    fn increment(&self, spins: u32) -> Result<(), PinError> {
+        let at = self.handle().pin(spins)? as usize;
         let value = self.places[at].load(Relaxed);
         self.places[at].store(value + 1, Relaxed);
         self.handle().unpin();
@@ -70,8 +73,8 @@ fn no_write_is_lost_to_a_move() {
             let world = Arc::clone(&world);
             move || world.migrate()
         });
-        world.increment().expect("the page is there");
-        world.increment().expect("the page is there");
+        world.increment(0).expect("the page is there");
+        world.increment(1).expect("the page is there");
         let moved = daemon.join().unwrap();
         assert_eq!(world.value(), 2);
         let pfn = u32::from(moved);
@@ -88,7 +91,7 @@ fn a_daemon_that_dies_with_the_word_closed_keeps_nobody_waiting() {
             // Dies after this: nothing opens the word again.
             move || world.handle().close(0).is_ok()
         });
-        world.increment().expect("the page is there");
+        world.increment(0).expect("the page is there");
         daemon.join().unwrap();
         assert_eq!(world.value(), 1);
     });
@@ -105,7 +108,7 @@ fn an_eviction_and_a_pin_agree_on_who_has_the_page() {
                 Err(_) => false,
             }
         });
-        let pinned = world.increment();
+        let pinned = world.increment(0);
         let evicted = daemon.join().unwrap();
         match (pinned, evicted) {
             (Err(PinError::Evicted), true) => {}
