@@ -23,6 +23,7 @@ pub mod raw;
 mod ring;
 mod slots;
 mod sync;
+pub mod transit;
 mod window;
 pub mod words;
 
