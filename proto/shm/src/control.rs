@@ -180,6 +180,27 @@ impl ControlSegment {
         Ok(segment)
     }
 
+    /// Enters a segment that the daemon made, of the shape that its header says: for a client that
+    /// was given some of the zones and so cannot know the span of all.
+    pub fn open_as_made(mapping: Mapping) -> Result<ControlSegment, ControlError> {
+        let too_short = ControlError::TooShort {
+            needed_bytes: size_of::<Header>(),
+            mapped_bytes: mapping.len_bytes(),
+        };
+        let header: &Header = mapping.overlay(0).map_err(|_| too_short)?;
+        // SYNC(control.magic): pairs with `write_header`.
+        let magic = header.magic.load(Acquire);
+        if magic != MAGIC {
+            return Err(ControlError::NotAControlSegment { magic });
+        }
+        let geometry = ControlGeometry {
+            nr_lanes: header.nr_lanes.load(Relaxed),
+            nr_sections: header.nr_sections.load(Relaxed),
+            nr_pages: header.nr_pages.load(Relaxed),
+        };
+        ControlSegment::open(mapping, geometry)
+    }
+
     /// Makes a segment in fresh anonymous memory, for one process that plays both sides.
     pub fn anonymous(geometry: ControlGeometry) -> Result<ControlSegment, ControlError> {
         ControlSegment::create(Mapping::anonymous(geometry.len_bytes()?)?, geometry)
@@ -591,6 +612,10 @@ mod tests {
                 mapped_bytes: 4096
             }
         );
+
+        let fresh = Mapping::heap(len).unwrap();
+        let answer = ControlSegment::open_as_made(fresh).unwrap_err();
+        assert_eq!(answer, ControlError::NotAControlSegment { magic: 0 });
 
         let made = ControlSegment::heap(TINY).unwrap();
         assert_eq!(made.check_header(), Ok(()));
