@@ -11,8 +11,8 @@ use rkyv::{Archive, Deserialize, Serialize};
 
 use crate::token::TOKEN_BYTES;
 
-/// Version of everything two processes share in memory: control segment, lanes, page word.
-pub const LAYOUT_VERSION: u32 = 1;
+pub use crate::control::LANES_MAX as MAX_LANES;
+pub use crate::layout::LAYOUT_VERSION;
 
 /// The oldest layout that this build still speaks.
 pub const OLDEST_LAYOUT_VERSION: u32 = 1;
@@ -22,9 +22,6 @@ pub const MAX_ZONES: u8 = 8;
 
 /// Clients that one process may hold at a time: the page word has three bits for them.
 pub const MAX_CLIENTS_PER_PROCESS: u8 = 8;
-
-/// Lanes that one client may ask for.
-pub const MAX_LANES: u32 = 256;
 
 /// Bytes of the longest name, of a client or a zone.
 pub const MAX_NAME_BYTES: usize = 64;

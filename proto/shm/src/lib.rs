@@ -45,8 +45,20 @@ pub mod passed;
 pub mod peer;
 pub mod pidfd;
 pub mod region;
+pub mod runtime_dir;
+pub mod seqlock;
 mod span;
+#[cfg(not(loom))]
+pub mod stats;
+#[cfg(not(loom))]
+mod stats_segment;
 pub mod storage;
+#[cfg(test)]
+#[path = "../tests/support"]
+mod test_support {
+    pub(crate) mod skip;
+    pub(crate) mod system;
+}
 #[cfg(test)]
 mod testing;
 pub mod token;

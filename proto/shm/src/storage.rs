@@ -422,3 +422,57 @@ fn range_of(line: &str) -> Option<(usize, usize)> {
     let number = |text| usize::from_str_radix(text, 16).ok();
     Some((number(start)?, number(end)?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_support::{skip::skip, system};
+
+    const HUGE: u64 = 2 << 20;
+
+    /// What the look beforehand cannot rule out: the pool runs dry while it is being taken.
+    #[test]
+    fn a_populate_that_fails_half_way_gives_back_what_it_got() {
+        let mut machine = system::Machine::lock();
+        if !machine.free_huge_pages(5) {
+            return skip(
+                "a_populate_that_fails_half_way_gives_back_what_it_got",
+                "no hugepages",
+            );
+        }
+        let storage = Storage::create("partial", 1 << 30, Backing::Hugetlb, None).unwrap();
+        let range = 4 * HUGE..12 * HUGE;
+        let errno = storage.fill(range.clone(), Backing::Hugetlb).unwrap_err();
+        assert_eq!(
+            storage.allocated(),
+            Ok(5 * HUGE),
+            "the kernel keeps what it got"
+        );
+        let error = storage.give_up(range, Backing::Hugetlb, errno);
+        assert_eq!(storage.allocated(), Ok(0));
+        assert_eq!(system::free_huge_pages_now(), 5);
+        let text = error.to_string();
+        for part in [
+            "16777216 bytes of hugetlb",
+            "10485760 got",
+            "3 (6291456 bytes) more",
+            "free 5 of",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn lines_of_smaps_that_open_a_mapping_are_told_from_the_others() {
+        let line = "7f00-7f10 rw-s 00000000 00:01 1029 /memfd:x (deleted)";
+        assert_eq!(range_of(line), Some((0x7f00, 0x7f10)));
+        for line in [
+            "Size:   4 kB",
+            "ShmemPmdMapped:   0 kB",
+            "",
+            "VmFlags: rd-wr sh",
+        ] {
+            assert_eq!(range_of(line), None, "{line}");
+        }
+    }
+}

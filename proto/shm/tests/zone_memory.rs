@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "what cannot be had fails the test")]
 
 mod support {
+    pub mod skip;
     pub mod system;
 }
 
@@ -15,7 +16,8 @@ use hugepool_shm::region::{FilePages, Region};
 use hugepool_shm::storage::{PopulateError, Storage};
 use hugepool_shm::zone_map::{ZoneExtent, ZoneMap, ZoneMapError};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
-use support::system::{Machine, free_huge_pages_now, skip};
+use support::skip::skip;
+use support::system::{Machine, free_huge_pages_now};
 
 const MIB: u64 = 1 << 20;
 const HUGE: u64 = 2 * MIB;

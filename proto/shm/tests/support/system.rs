@@ -1,10 +1,11 @@
 //! Parts of the machine that tests borrow: huge pages, the switch of transparent ones.
 //!
 //! Whoever borrows holds one lock across all test processes, and puts things back when done. What
-//! cannot be had is a skip that a person can see, never a quiet pass.
+//! cannot be had is a visible skip ([`skip`](super::skip)), never a quiet pass.
+
+#![allow(dead_code, reason = "not every test binary needs all of it")]
 
 use std::fs::File;
-use std::io::Write;
 use std::path::PathBuf;
 
 use nix::fcntl::{Flock, FlockArg};
@@ -55,7 +56,6 @@ impl Machine {
     }
 
     /// Switches transparent huge pages for shared memory off; `false` where not allowed.
-    #[allow(dead_code, reason = "not every test binary needs it")]
     pub fn switch_thp_off(&mut self) -> bool {
         self.set(SHMEM_ENABLED, "never")
     }
@@ -89,21 +89,10 @@ impl Drop for Machine {
 }
 
 /// Huge pages of 2 MiB that are free now.
-#[allow(dead_code, reason = "not every test binary needs it")]
 pub fn free_huge_pages_now() -> u64 {
     read_number(FREE).unwrap_or(0)
 }
 
 fn read_number(path: &str) -> Option<u64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
-/// Says on the real standard error, past the test harness, that a test was not run.
-pub fn skip(name: &str, reason: &str) {
-    let line = format!("skipped: {name}: {reason}\n");
-    let direct = File::options().append(true).open("/proc/self/fd/2");
-    let written = direct.and_then(|mut file| file.write_all(line.as_bytes()));
-    if written.is_err() {
-        eprint!("{line}");
-    }
 }

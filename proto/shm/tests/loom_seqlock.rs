@@ -1,0 +1,71 @@
+//! Sequence lock: a snapshot that says it is whole is of one change, whenever it was taken.
+//!
+//! Seen to fail: the fence in `publish` taken out; the fence in `snapshot` taken out; the closing
+//! store made Relaxed.
+#![cfg(loom)]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a model that cannot be joined has failed"
+)]
+
+use hugepool_shm::seqlock::{publish, snapshot};
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicU64;
+use loom::thread;
+
+struct Table {
+    sequence: AtomicU64,
+    words: [AtomicU64; 2],
+}
+
+fn table() -> Arc<Table> {
+    Arc::new(Table {
+        sequence: AtomicU64::new(0),
+        words: [AtomicU64::new(0), AtomicU64::new(0)],
+    })
+}
+
+fn write(table: &Table, value: u64) {
+    publish(
+        &table.sequence,
+        table.words.iter().map(|word| (word, value)),
+    );
+}
+
+#[test]
+fn a_whole_snapshot_is_of_one_change() {
+    loom::model(|| {
+        let table = table();
+        let writer = thread::spawn({
+            let table = table.clone();
+            move || {
+                write(&table, 1);
+                write(&table, 2);
+            }
+        });
+        let mut seen = Vec::new();
+        if snapshot(&table.sequence, &table.words, &mut seen) {
+            assert_eq!(seen[0], seen[1]);
+        }
+        writer.join().unwrap();
+        assert!(snapshot(&table.sequence, &table.words, &mut seen));
+        assert_eq!(seen, [2, 2]);
+    });
+}
+
+#[test]
+fn what_a_dead_writer_left_is_never_whole_and_the_next_change_is() {
+    loom::model(|| {
+        let table = table();
+        // Died after its first store.
+        table
+            .sequence
+            .store(1, loom::sync::atomic::Ordering::Relaxed);
+        table.words[0].store(9, loom::sync::atomic::Ordering::Relaxed);
+        let mut seen = Vec::new();
+        assert!(!snapshot(&table.sequence, &table.words, &mut seen));
+        write(&table, 3);
+        assert!(snapshot(&table.sequence, &table.words, &mut seen));
+        assert_eq!(seen, [3, 3]);
+    });
+}
