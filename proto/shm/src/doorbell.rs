@@ -9,6 +9,30 @@
 
 use crate::sync::{AtomicU32, Relaxed, SeqCst, fence};
 
+/// How a client rings: the descriptor is the business of whoever made this.
+pub struct Doorbell(Box<dyn Fn() + Send + Sync>);
+
+impl Doorbell {
+    /// A doorbell that rings by calling `ring`, which must neither wait nor panic.
+    pub fn new(ring: impl Fn() + Send + Sync + 'static) -> Doorbell {
+        Doorbell(Box::new(ring))
+    }
+
+    /// Rings if the daemon sleeps; the caller has left work for it.
+    #[cold]
+    pub(crate) fn ring_if_asleep(&self, sleeping: &AtomicU32) {
+        if must_ring(sleeping) {
+            (self.0)();
+        }
+    }
+}
+
+impl core::fmt::Debug for Doorbell {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Doorbell")
+    }
+}
+
 /// Says that the daemon is about to sleep. It must look at all work once more before it does.
 pub(crate) fn announce_sleep(sleeping: &AtomicU32) {
     sleeping.store(1, Relaxed);
@@ -24,8 +48,7 @@ pub(crate) fn announce_wake(sleeping: &AtomicU32) {
 
 /// Whether the caller, who has just left work for the daemon, has to ring. Of several callers
 /// one is told so.
-#[cold]
-pub(crate) fn must_ring(sleeping: &AtomicU32) -> bool {
+fn must_ring(sleeping: &AtomicU32) -> bool {
     // SYNC(doorbell.sleeping): pairs with the daemon's fence in `announce_sleep`.
     fence(SeqCst);
     sleeping.load(Relaxed) == 1 && sleeping.swap(0, Relaxed) == 1

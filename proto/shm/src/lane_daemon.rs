@@ -12,9 +12,11 @@ use crate::layout::{LANE_CLASSES, Lane};
 use crate::magazine::Magazine;
 use crate::raw::{Class, RawPage};
 use crate::ring::{BadCursors, Ring};
-use crate::slots;
 use crate::sync::{Acquire, Relaxed};
 use crate::window::{Window, is_closed};
+
+use crate::lane_recall::Gate;
+pub use crate::lane_recall::TakeState;
 
 /// A lane's words that make no sense. The lane, and with it the client, is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -85,54 +87,16 @@ pub struct LaneDepth {
     pub magazine: u32,
 }
 
-/// Where taking a closed lane back stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TakeState {
-    /// An operation is in flight and may move this many blocks: nothing was taken.
-    Busy {
-        /// Its reach.
-        reach: u32,
-    },
-    /// An operation has been in flight for too long: all beyond its reach was taken.
-    Held {
-        /// Its reach.
-        reach: u32,
-        /// Blocks that stay until it ends, of every class.
-        nr_left: u32,
-    },
-    /// All was taken. The lane may be opened.
-    Emptied,
-}
-
-/// Positions that were taken from under an operation in flight, half-open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Taken {
-    /// Grants from here to the daemon's tail.
-    grants_from: u32,
-    /// Blocks of the magazine from the first to before the second position; none if all of them
-    /// were within reach.
-    magazine: Option<(u32, u32)>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Gate {
-    Open,
-    Closed,
-    /// Closed, and all but the reach of an operation taken.
-    Partly(Box<[Taken; LANE_CLASSES]>),
-    Emptied,
-}
-
 /// One lane of one client, on the daemon's side.
 #[derive(Clone, Debug)]
 pub struct LaneDaemon {
-    segment: ControlSegment,
-    index: u32,
-    epoch: u32,
-    returns_head: u32,
-    grants_tail: [u32; LANE_CLASSES],
-    wanted_seen: [u32; LANE_CLASSES],
-    gate: Gate,
+    pub(crate) segment: ControlSegment,
+    pub(crate) index: u32,
+    pub(crate) epoch: u32,
+    pub(crate) returns_head: u32,
+    pub(crate) grants_tail: [u32; LANE_CLASSES],
+    pub(crate) wanted_seen: [u32; LANE_CLASSES],
+    pub(crate) gate: Gate,
 }
 
 impl LaneDaemon {
@@ -266,32 +230,6 @@ impl LaneDaemon {
         self.lane().client.thread.load(Relaxed)
     }
 
-    /// Takes what lies in a closed lane into `out`, as claims; `returns` is not touched.
-    ///
-    /// With an operation in flight nothing is taken, or, if it `is_stuck`, all that it cannot be
-    /// moving; the rest follows in a later call, once the operation has ended.
-    ///
-    /// # Panics
-    /// If the lane was not closed: whatever was taken would be doubled.
-    pub fn try_take(
-        &mut self,
-        is_stuck: bool,
-        out: &mut Vec<RawPage>,
-    ) -> Result<TakeState, Poisoned> {
-        assert!(self.gate != Gate::Open, "lane {} is open", self.index);
-        let reach = window(self.lane()).reach();
-        match (&self.gate, reach) {
-            (Gate::Emptied, _) => Ok(TakeState::Emptied),
-            (_, 0) => self.take_rest(out),
-            (Gate::Partly(_), _) => Ok(TakeState::Held {
-                reach,
-                nr_left: self.nr_left()?,
-            }),
-            (_, _) if is_stuck => self.take_beyond(reach, out),
-            (_, _) => Ok(TakeState::Busy { reach }),
-        }
-    }
-
     /// Opens an emptied lane; false if it is not emptied, and nothing has changed then.
     pub fn open(&mut self) -> bool {
         if self.gate != Gate::Emptied {
@@ -303,193 +241,19 @@ impl LaneDaemon {
         true
     }
 
-    /// Nobody is in the window and nobody will enter: the lane's words are the daemon's.
-    fn take_rest(&mut self, out: &mut Vec<RawPage>) -> Result<TakeState, Poisoned> {
-        let partly = match &self.gate {
-            Gate::Partly(taken) => Some(**taken),
-            _ => None,
-        };
-        for class in lane_classes() {
-            let lane = self.segment.lane(self.index).expect(LANE);
-            let taken = partly.map(|taken| taken[class.index()]);
-            let head = self.take_grants_rest(class, taken, out)?;
-            self.take_magazine_rest(class, taken, out)?;
-            let ring = grants_ring(lane, class);
-            self.grants_tail[class.index()] = head;
-            // Published by the opening, SYNC(window.epoch).
-            ring.tail.store(head, Relaxed);
-        }
-        self.gate = Gate::Emptied;
-        Ok(TakeState::Emptied)
-    }
-
-    /// Takes the grants that are left; returns the client's cursor.
-    fn take_grants_rest(
-        &self,
-        class: Class,
-        taken: Option<Taken>,
-        out: &mut Vec<RawPage>,
-    ) -> Result<u32, Poisoned> {
-        let ring = grants_ring(self.lane(), class);
-        let head = ring.head.load(Relaxed);
-        let tail = self.grants_tail[class.index()];
-        let used = ring
-            .depth_checked(head, tail)
-            .map_err(|bad| bad_grants(class, bad))?;
-        let end = taken.map_or(tail, |taken| taken.grants_from);
-        let nr_left = end.wrapping_sub(head);
-        if nr_left > used {
-            let (from, to) = (end, tail);
-            return Err(Poisoned::Overreach {
-                class,
-                from,
-                to,
-                low: head,
-                high: tail,
-            });
-        }
-        take_run(ring.slots, head, nr_left, out);
-        Ok(head)
-    }
-
-    /// Takes the blocks of the magazine that are left, and sets it empty.
-    fn take_magazine_rest(
-        &self,
-        class: Class,
-        taken: Option<Taken>,
-        out: &mut Vec<RawPage>,
-    ) -> Result<(), Poisoned> {
-        let lane = self.lane();
-        let magazine = magazine(lane, class);
-        let (bottom, top) = magazine
-            .span_checked()
-            .map_err(|bad| bad_magazine(class, bad))?;
-        let used = top.wrapping_sub(bottom);
-        let (from, to) = taken.and_then(|taken| taken.magazine).unwrap_or((top, top));
-        let (nr_below, nr_above) = (from.wrapping_sub(bottom), top.wrapping_sub(to));
-        let nr_gone = to.wrapping_sub(from);
-        if u64::from(nr_below) + u64::from(nr_gone) + u64::from(nr_above) != u64::from(used) {
-            return Err(Poisoned::Overreach {
-                class,
-                from,
-                to,
-                low: bottom,
-                high: top,
-            });
-        }
-        take_run(magazine.slots, bottom, nr_below, out);
-        take_run(magazine.slots, to, nr_above, out);
-        self.count_recalled(class, nr_below + nr_above);
-        // The client's word, written while it keeps off; published by the opening,
-        // SYNC(window.epoch).
-        magazine.bottom.store(top, Relaxed);
-        Ok(())
-    }
-
-    /// Takes all that an operation of this reach cannot be moving: it takes from the front of the
-    /// grants, from and to the top of the magazine, or from its bottom.
-    fn take_beyond(&mut self, reach: u32, out: &mut Vec<RawPage>) -> Result<TakeState, Poisoned> {
-        let mut taken = [Taken {
-            grants_from: 0,
-            magazine: None,
-        }; LANE_CLASSES];
-        // All cursors are judged before anything is taken, so that a poisoned lane is whole.
-        for class in lane_classes() {
-            taken[class.index()] = self.beyond(class, reach)?;
-        }
-        for class in lane_classes() {
-            let Taken {
-                grants_from,
-                magazine: from_magazine,
-            } = taken[class.index()];
-            let nr_grants = self.grants_tail[class.index()].wrapping_sub(grants_from);
-            take_run(
-                grants_ring(self.lane(), class).slots,
-                grants_from,
-                nr_grants,
-                out,
-            );
-            if let Some((from, to)) = from_magazine {
-                let slots = magazine(self.lane(), class).slots;
-                take_run(slots, from, to.wrapping_sub(from), out);
-                self.count_recalled(class, to.wrapping_sub(from));
-            }
-        }
-        self.gate = Gate::Partly(Box::new(taken));
-        Ok(TakeState::Held {
-            reach,
-            nr_left: self.nr_left()?,
-        })
-    }
-
-    /// What of a class lies beyond the reach.
-    fn beyond(&self, class: Class, reach: u32) -> Result<Taken, Poisoned> {
-        let tail = self.grants_tail[class.index()];
-        let nr_grants = self.grants_depth(class)?;
-        let grants_from = tail.wrapping_sub(nr_grants.saturating_sub(reach));
-        let (bottom, top) = magazine(self.lane(), class)
-            .span_checked()
-            .map_err(|bad| bad_magazine(class, bad))?;
-        let nr_magazine = top
-            .wrapping_sub(bottom)
-            .saturating_sub(reach.saturating_mul(2));
-        let from = bottom.wrapping_add(reach);
-        let magazine = (nr_magazine > 0).then(|| (from, from.wrapping_add(nr_magazine)));
-        Ok(Taken {
-            grants_from,
-            magazine,
-        })
-    }
-
-    /// Blocks that lie in the lane still, after all beyond the reach was taken.
-    fn nr_left(&self) -> Result<u32, Poisoned> {
-        let Gate::Partly(taken) = &self.gate else {
-            return Ok(0);
-        };
-        let mut nr_left = 0u32;
-        for class in lane_classes() {
-            let depth = self.depth(class)?;
-            let Taken {
-                grants_from,
-                magazine,
-            } = taken[class.index()];
-            let nr_grants = self.grants_tail[class.index()].wrapping_sub(grants_from);
-            let nr_taken = nr_grants + magazine.map_or(0, |(from, to)| to.wrapping_sub(from));
-            let nr_there = depth.grants + depth.magazine;
-            nr_left = nr_left.saturating_add(nr_there.saturating_sub(nr_taken));
-        }
-        Ok(nr_left)
-    }
-
-    fn grants_depth(&self, class: Class) -> Result<u32, Poisoned> {
+    pub(crate) fn grants_depth(&self, class: Class) -> Result<u32, Poisoned> {
         let ring = grants_ring(self.lane(), class);
         // SYNC(ring.head): pairs with the client's pop.
         ring.depth_checked(ring.head.load(Acquire), self.grants_tail[class.index()])
             .map_err(|bad| bad_grants(class, bad))
     }
 
-    fn count_recalled(&self, class: Class, count: u32) {
-        let word = &self.lane().class(class.index()).settings.nr_recalled;
-        word.store(word.load(Relaxed).wrapping_add(count), Relaxed);
-    }
-
-    fn lane(&self) -> &Lane {
+    pub(crate) fn lane(&self) -> &Lane {
         self.segment.lane(self.index).expect(LANE)
     }
 }
 
-const LANE: &str = "`new` has checked that the segment has this lane";
-
-/// The classes that a lane has.
-fn lane_classes() -> impl Iterator<Item = Class> {
-    Class::all().take(LANE_CLASSES)
-}
-
-fn take_run(slots: &[crate::sync::AtomicU64], from: u32, count: u32, out: &mut Vec<RawPage>) {
-    out.extend(
-        (0..count).map(|offset| RawPage::from_bits(slots::load(slots, from.wrapping_add(offset)))),
-    );
-}
+pub(crate) const LANE: &str = "`new` has checked that the segment has this lane";
 
 pub(crate) fn window(lane: &Lane) -> Window<'_> {
     Window {
@@ -524,11 +288,11 @@ pub(crate) fn magazine(lane: &Lane, class: Class) -> Magazine<'_> {
     }
 }
 
-fn bad_grants(class: Class, BadCursors { head, tail }: BadCursors) -> Poisoned {
+pub(crate) fn bad_grants(class: Class, BadCursors { head, tail }: BadCursors) -> Poisoned {
     Poisoned::Grants { class, head, tail }
 }
 
-fn bad_magazine(class: Class, BadCursors { head, tail }: BadCursors) -> Poisoned {
+pub(crate) fn bad_magazine(class: Class, BadCursors { head, tail }: BadCursors) -> Poisoned {
     Poisoned::Magazine {
         class,
         bottom: head,

@@ -10,12 +10,17 @@
 //!    whoever keeps the owners. Nonsense poisons the lane; it never panics the daemon.
 //! 4. An ordering above relaxed names its partner by a tag, `SYNC(tag)`, at both ends.
 
+// The memory protocol: from words to lanes, then pages over them.
 pub mod control;
-mod doorbell;
+mod control_shape;
+pub mod doorbell;
 pub mod free_map;
 pub mod handle;
 pub mod lane_client;
 pub mod lane_daemon;
+mod lane_free;
+mod lane_recall;
+pub mod lane_stats;
 pub mod layout;
 mod magazine;
 pub mod mapping;
@@ -26,6 +31,21 @@ mod sync;
 pub mod transit;
 mod window;
 pub mod words;
+
+#[cfg(not(loom))]
+mod attached;
+#[cfg(not(loom))]
+mod client_handle;
+#[cfg(not(loom))]
+mod lane_pages;
+#[cfg(not(loom))]
+pub mod page;
+#[cfg(not(loom))]
+pub mod process;
+#[cfg(not(loom))]
+mod thread_lane;
+#[cfg(not(loom))]
+mod zone_bytes;
 
 // The system half: descriptors, sockets, sleeping and waking; files, their memory and its maps.
 pub mod attach;

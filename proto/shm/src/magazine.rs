@@ -5,6 +5,8 @@
 //! ([`window`](crate::window)); the daemon reads and empties a magazine only while it has the
 //! lane closed, and takes both cursors as claims.
 
+use core::mem::MaybeUninit;
+
 use crate::ring::{BadCursors, advanced};
 use crate::slots;
 use crate::sync::{AtomicU32, AtomicU64, Relaxed};
@@ -34,7 +36,7 @@ impl Magazine<'_> {
     /// Takes up to `out.len()` of the newest blocks, in the order in which they were pushed, so
     /// that a run given back whole comes back as a run; returns how many.
     #[inline(always)]
-    pub fn pop(&self, out: &mut [u64]) -> usize {
+    pub fn pop(&self, out: &mut [MaybeUninit<u64>]) -> usize {
         let top = self.top.load(Relaxed);
         let there = top.wrapping_sub(self.bottom.load(Relaxed)) as usize;
         let count = there.min(self.slots.len()).min(out.len());
@@ -67,6 +69,18 @@ impl Magazine<'_> {
         count
     }
 
+    /// Pushes one block, if there is room; returns how many.
+    #[inline(always)]
+    pub fn push_one(&self, word: u64) -> usize {
+        let top = self.top.load(Relaxed);
+        if self.len() == self.slots.len() {
+            return 0;
+        }
+        slots::store(self.slots, top, word);
+        self.top.store(advanced(top, 1), Relaxed);
+        1
+    }
+
     /// Moves the bottom up over `count` blocks, which the caller has copied elsewhere.
     pub fn drop_bottom(&self, count: usize) {
         self.bottom
@@ -76,7 +90,11 @@ impl Magazine<'_> {
     /// Copies up to `out.len()` of the oldest blocks, leaving them in; returns how many.
     pub fn peek_bottom(&self, out: &mut [u64]) -> usize {
         let count = self.len().min(out.len());
-        slots::copy_out(self.slots, self.bottom.load(Relaxed), &mut out[..count]);
+        slots::copy_out(
+            self.slots,
+            self.bottom.load(Relaxed),
+            slots::as_uninit(&mut out[..count]),
+        );
         count
     }
 
@@ -150,7 +168,7 @@ mod tests {
                     }
                     1 => {
                         let mut out = vec![0; count];
-                        let popped = magazine.pop(&mut out);
+                        let popped = magazine.pop(slots::as_uninit(&mut out));
                         assert_eq!(popped, count.min(model.len()));
                         let expected: Vec<u64> = model.split_off(model.len() - popped).into();
                         assert_eq!(&out[..popped], expected);
@@ -180,6 +198,6 @@ mod tests {
         );
         assert_eq!(store.magazine().push(&[1, 2]), 0);
         let mut out = [0; 20];
-        assert_eq!(store.magazine().pop(&mut out), 8);
+        assert_eq!(store.magazine().pop(slots::as_uninit(&mut out)), 8);
     }
 }

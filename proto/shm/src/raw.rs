@@ -198,6 +198,11 @@ impl RawPage {
         self.field(ORDER_SHIFT, 6) as usize
     }
 
+    /// A word of pfn 0 with this order and migratetype.
+    pub(crate) const fn of_class_key(key: u64) -> RawPage {
+        RawPage(key << ORDER_SHIFT)
+    }
+
     /// The words' bits.
     pub(crate) const fn bits_of(raws: &[RawPage]) -> &[u64] {
         // SAFETY: `RawPage` is `repr(transparent)` over `u64`, so both slices have the same

@@ -9,6 +9,7 @@
 //!   the shared word only a publication; the peer's is a claim, checked at each read.
 
 use core::cell::Cell;
+use core::mem::MaybeUninit;
 
 use crate::slots;
 use crate::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
@@ -45,7 +46,7 @@ impl Ring<'_> {
     ///
     /// `tail_seen` is the tail as it was last looked at.
     #[inline(always)]
-    pub fn pop(&self, tail_seen: &Cell<u32>, out: &mut [u64]) -> usize {
+    pub fn pop(&self, tail_seen: &Cell<u32>, out: &mut [MaybeUninit<u64>]) -> usize {
         let head = self.head.load(Relaxed);
         let mut nr_there = self.bounded(tail_seen.get().wrapping_sub(head));
         if nr_there < out.len() {
@@ -60,19 +61,27 @@ impl Ring<'_> {
         count
     }
 
+    /// Room for words, looking at the peer's cursor only if that seen last leaves less than
+    /// `count`.
+    #[inline]
+    pub fn room_for(&self, head_seen: &Cell<u32>, count: usize) -> usize {
+        let tail = self.tail.load(Relaxed);
+        let nr_free = self.room(tail, head_seen.get());
+        if nr_free >= count {
+            return nr_free;
+        }
+        // SYNC(ring.head): the slots before the head have been read.
+        head_seen.set(self.head.load(Acquire));
+        self.room(tail, head_seen.get())
+    }
+
     /// Puts as many of `words` as there is room for; returns how many.
     ///
     /// `head_seen` is the head as it was last looked at.
     #[inline]
     pub fn push(&self, head_seen: &Cell<u32>, words: &[u64]) -> usize {
+        let count = self.room_for(head_seen, words.len()).min(words.len());
         let tail = self.tail.load(Relaxed);
-        let mut nr_free = self.room(tail, head_seen.get());
-        if nr_free < words.len() {
-            // SYNC(ring.head): the slots before the head have been read.
-            head_seen.set(self.head.load(Acquire));
-            nr_free = self.room(tail, head_seen.get());
-        }
-        let count = nr_free.min(words.len());
         slots::copy_in(self.slots, tail, &words[..count]);
         // SYNC(ring.tail): publishes the slots just written.
         self.tail.store(advanced(tail, count), Release);
@@ -192,7 +201,7 @@ mod tests {
                 Ok(3)
             );
             let mut out = [0; 4];
-            assert_eq!(store.ring().pop(&seen, &mut out), 3);
+            assert_eq!(store.ring().pop(&seen, slots::as_uninit(&mut out)), 3);
             for word in &out[..3] {
                 assert_eq!(*word, expected);
                 expected += 1;
@@ -233,7 +242,12 @@ mod tests {
     fn absurd_cursors_of_ones_own_do_nothing() {
         let store = Store::starting_at(0);
         store.tail.store(99, Relaxed);
-        assert_eq!(store.ring().pop(&Cell::new(77), &mut [0; 2]), 0);
+        assert_eq!(
+            store
+                .ring()
+                .pop(&Cell::new(77), slots::as_uninit(&mut [0; 2])),
+            0
+        );
         assert_eq!(store.ring().push(&Cell::new(1), &[1]), 0);
     }
 }

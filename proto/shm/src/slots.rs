@@ -6,6 +6,8 @@
 //! Cursors, and who may move them, are the affair of [`ring`](crate::ring) and
 //! [`magazine`](crate::magazine).
 
+use core::mem::MaybeUninit;
+
 use crate::sync::{AtomicU64, Relaxed};
 
 /// Index of the slot at a position; `slots.len()` is a power of two, as every run in the layout.
@@ -32,7 +34,7 @@ pub(crate) fn store(slots: &[AtomicU64], position: u32, word: u64) {
 /// Only for a client's own slots: see the head of the module.
 #[cfg(not(loom))]
 #[inline(always)]
-pub(crate) fn copy_out(slots: &[AtomicU64], position: u32, out: &mut [u64]) {
+pub(crate) fn copy_out(slots: &[AtomicU64], position: u32, out: &mut [MaybeUninit<u64>]) {
     let first = index_of(slots, position);
     let nr_first = out.len().min(slots.len() - first);
     assert!(out.len() <= slots.len(), "more words than the circle has");
@@ -44,13 +46,13 @@ pub(crate) fn copy_out(slots: &[AtomicU64], position: u32, out: &mut [u64]) {
     //    `AtomicU64` has the size and alignment of a `u64` and is initialised.
     // 2. `nr_first <= out.len()`, and `out` is exclusive, so the two do not overlap.
     // 3. Nobody writes these slots now: they are the caller's, by the rule at the module's head.
-    unsafe { copy_words(from, out.as_mut_ptr(), nr_first) };
+    unsafe { copy_words(from, out.as_mut_ptr().cast(), nr_first) };
     if nr_first < out.len() {
         // SAFETY: `nr_first < out.len()`, so the pointer stays in `out`.
         let to = unsafe { out.as_mut_ptr().add(nr_first) };
         // SAFETY: as above with the rest, which starts over at slot 0 and is at most
         // `slots.len() - nr_first` words long.
-        unsafe { copy_words(base, to, out.len() - nr_first) };
+        unsafe { copy_words(base, to.cast(), out.len() - nr_first) };
     }
 }
 
@@ -82,7 +84,7 @@ pub(crate) fn copy_in(slots: &[AtomicU64], position: u32, words: &[u64]) {
     }
 }
 
-/// One block; a single word, the commonest case, goes without the call of a copy routine.
+/// One block.
 ///
 /// # Safety
 /// As [`core::ptr::copy_nonoverlapping`].
@@ -93,12 +95,19 @@ unsafe fn copy_words(from: *const u64, to: *mut u64, count: usize) {
     unsafe { core::ptr::copy_nonoverlapping(from, to, count) };
 }
 
+/// Words as a place to write words; the callee must not leave it less initialised.
+pub(crate) fn as_uninit(words: &mut [u64]) -> &mut [MaybeUninit<u64>] {
+    // SAFETY: the same layout; the functions that take such a place only ever write whole words
+    // into it, so `words` stays initialised.
+    unsafe { core::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), words.len()) }
+}
+
 /// The same under loom, word by word.
 #[cfg(loom)]
-pub(crate) fn copy_out(slots: &[AtomicU64], position: u32, out: &mut [u64]) {
+pub(crate) fn copy_out(slots: &[AtomicU64], position: u32, out: &mut [MaybeUninit<u64>]) {
     let mut at = position;
     for word in out {
-        *word = load(slots, at);
+        word.write(load(slots, at));
         at = at.wrapping_add(1);
     }
 }
@@ -126,7 +135,7 @@ mod tests {
                 let words: Vec<u64> = (1..=len).collect();
                 copy_in(&slots, position, &words);
                 let mut out = vec![0; words.len()];
-                copy_out(&slots, position, &mut out);
+                copy_out(&slots, position, as_uninit(&mut out));
                 assert_eq!(out, words);
                 for (offset, &word) in (0..).zip(&words) {
                     assert_eq!(load(&slots, position.wrapping_add(offset)), word);

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use hugepool_shm::control::{ControlGeometry, ControlSegment};
-use hugepool_shm::lane_client::{Bell, LaneClient, LaneTerms, Miss};
+use hugepool_shm::doorbell::Doorbell;
+use hugepool_shm::lane_client::{LaneClient, LaneTerms, Miss};
 use hugepool_shm::lane_daemon::{ClassSettings, LaneDaemon, TakeState};
 use hugepool_shm::layout::{PAGE_GRANTS, PAGE_MAGAZINE, RETURNS};
 use hugepool_shm::raw::{Class, PageParts, RawMigratetype, RawPage};
@@ -269,7 +270,7 @@ fn the_client_rings_below_the_low_mark_and_only_a_sleeping_daemon() {
     let segment = segment();
     let mut daemon = daemon(&segment);
     let rings = Arc::new(AtomicU32::new(0));
-    let bell = Bell::new({
+    let bell = Doorbell::new({
         let rings = rings.clone();
         move || {
             rings.fetch_add(1, Ordering::Relaxed);

@@ -1,0 +1,307 @@
+//! One attached client of this process: its segment, its zones, and the seats of its lanes.
+//!
+//! A *seat* is the client's side of one lane. All but the last lane's are given to threads, one
+//! each, and parked between threads; the last is shared, under a lock that is tried for a bounded
+//! time and never waited for. Seats lie in memory that a forked child finds wiped.
+
+use core::cell::Cell;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+
+use crate::client_handle::Registration;
+use crate::control::ControlSegment;
+use crate::doorbell::Doorbell;
+use crate::lane_client::{LaneClient, LaneTerms};
+use crate::lane_free::free_into_map;
+use crate::lane_stats::LaneStats;
+use crate::mapping::{MapError, Mapping};
+use crate::raw::RawPage;
+use crate::sync::{Acquire, Relaxed, Release};
+use crate::zone_bytes::ZoneBytes;
+
+/// How often the shared lane's lock is tried before the caller goes another way.
+const SHARED_TRIES: u32 = 128;
+
+/// The client's side of one lane, and whose it is.
+#[repr(C, align(64))]
+pub(crate) struct Seat {
+    pub(crate) lane: LaneClient<'static>,
+    /// The client; null in a forked child. It lives as long as the seat has a user.
+    attached: AtomicPtr<Attached>,
+    index: u32,
+    /// Users in the one thread that has the seat: its table, and its local handles.
+    nr_users: Cell<u32>,
+}
+
+/// One client of this process.
+///
+/// # Invariants
+/// `control` and `doorbell` are not moved or replaced after `new`: the seats refer to them. The
+/// value lives in an `Arc` from then on.
+pub(crate) struct Attached {
+    index: u32,
+    control: ControlSegment,
+    doorbell: Doorbell,
+    zones: Vec<ZoneBytes>,
+    /// `nr_lanes` of [`Seat`], wiped in a forked child.
+    seats: Mapping,
+    nr_lanes: u32,
+    /// Lanes that no thread has; never more than its first capacity.
+    parked: Mutex<Vec<u32>>,
+    is_shared_taken: AtomicBool,
+    is_gone: AtomicBool,
+    /// Pages that came other than by grants.
+    nr_brought: AtomicU32,
+    /// Pages that left other than by being freed.
+    nr_taken_away: AtomicU32,
+}
+
+impl Attached {
+    /// The seats are filled in by [`Attached::furnish`].
+    pub(crate) fn new(index: u32, registration: Registration) -> Result<Arc<Attached>, MapError> {
+        let Registration {
+            control,
+            zones,
+            doorbell,
+            pageblock_order,
+            registered,
+        } = registration;
+        control.mark_registered(registered);
+        let nr_lanes = control.geometry().nr_lanes;
+        let seats = Attached::wiped_memory(nr_lanes as usize * size_of::<Seat>())?;
+        let attached = Arc::new(Attached {
+            index,
+            control,
+            doorbell,
+            zones,
+            seats,
+            nr_lanes,
+            parked: Mutex::new((0..nr_lanes.saturating_sub(1)).rev().collect()),
+            is_shared_taken: AtomicBool::new(false),
+            is_gone: AtomicBool::new(false),
+            nr_brought: AtomicU32::new(0),
+            nr_taken_away: AtomicU32::new(0),
+        });
+        let terms = LaneTerms {
+            client_index: index,
+            pageblock_order,
+            registered,
+        };
+        attached.furnish(terms);
+        Ok(attached)
+    }
+
+    fn furnish(self: &Arc<Attached>, terms: LaneTerms) {
+        let this = Arc::as_ptr(self);
+        // SAFETY: the value lives in the `Arc`, at one place, as long as anybody may use a seat:
+        // each user of a seat holds a reference of its own (`sit`), and the shared seat is
+        // reached through `self` only. So "static" here is "as long as the seat is used".
+        let unbound: &'static Attached = unsafe { &*this };
+        for index in 0..self.nr_lanes {
+            let (control, doorbell) = (&unbound.control, Some(&unbound.doorbell));
+            let lane = LaneClient::new(control, index, terms, doorbell)
+                .expect("the segment has as many lanes as its geometry says, and indices below 8");
+            let seat = Seat {
+                lane,
+                attached: AtomicPtr::new(this.cast_mut()),
+                index,
+                nr_users: Cell::new(0),
+            };
+            // SAFETY: the place is inside `seats`, aligned, and nobody uses it yet.
+            unsafe { self.seat_place(index).write(seat) };
+        }
+    }
+
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    pub(crate) fn control(&self) -> &ControlSegment {
+        &self.control
+    }
+
+    pub(crate) fn zones(&self) -> &[ZoneBytes] {
+        &self.zones
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        // SYNC(attached.gone): pairs with `retire`.
+        self.is_gone.load(Acquire)
+    }
+
+    /// Makes every lane refuse: a thread notices at its next operation.
+    pub(crate) fn retire(&self) {
+        // SYNC(attached.gone): pairs with `is_gone`.
+        self.is_gone.store(true, Release);
+        for index in 0..self.nr_lanes {
+            // SAFETY: `furnish` has filled the place, and seats are never written as a whole
+            // again. Other threads may be using it: `retire` touches only what is atomic.
+            let lane = unsafe { &raw const (*self.seat_place(index)).lane };
+            // SAFETY: as above; a shared reference to a lane may exist in two threads as long as
+            // one of them does no more than call `retire`.
+            unsafe { &*lane }.retire();
+        }
+    }
+
+    /// Gives the calling thread a lane of its own, if one is parked.
+    pub(crate) fn sit(&self) -> Option<&'static Seat> {
+        let mut parked = match self.parked.try_lock() {
+            Ok(parked) => parked,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // A signal handler may have interrupted this very thread here.
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let index = parked.pop()?;
+        drop(parked);
+        // SAFETY: the value lives in an `Arc` (invariant), whose pointer this is, and which lives
+        // at least as long as this borrow. Given back in `stand_up`.
+        unsafe { Arc::increment_strong_count(self) };
+        // SAFETY: `furnish` has filled the place; the index came from `parked`, so no thread has
+        // the seat, and the lock has ordered its former user's accesses before ours. The count
+        // just raised keeps it alive until `stand_up`.
+        let seat = unsafe { &*self.seat_place(index) };
+        seat.nr_users.set(1);
+        self.lane_words(index)
+            .client
+            .thread
+            .store(thread_id(), Relaxed);
+        Some(seat)
+    }
+
+    /// The shared lane, if its lock can be had soon.
+    pub(crate) fn try_share(&self) -> Option<SharedSeat<'_>> {
+        for _ in 0..SHARED_TRIES {
+            // SYNC(attached.shared): pairs with the release in `SharedSeat::drop`.
+            if !self.is_shared_taken.swap(true, Acquire) {
+                // SAFETY: `furnish` has filled the place; the last lane is never parked, so it is
+                // reached only here, by the one thread that has the lock.
+                let seat = unsafe { &*self.seat_place(self.nr_lanes - 1) };
+                return Some(SharedSeat {
+                    attached: self,
+                    lane: &seat.lane,
+                });
+            }
+            core::hint::spin_loop();
+        }
+        None
+    }
+
+    /// Frees a page without any lane, from any thread.
+    pub(crate) fn free_into_map(&self, raw: RawPage) {
+        let lane = self.lane_words(self.nr_lanes - 1);
+        free_into_map(&self.control, lane, &[raw.bits()], || {
+            self.doorbell
+                .ring_if_asleep(&self.control.header().sleeping);
+        });
+    }
+
+    pub(crate) fn count_brought(&self) {
+        self.nr_brought.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn count_taken_away(&self) {
+        // SYNC(attached.away): pairs with `nr_held`.
+        self.nr_taken_away.fetch_add(1, Release);
+    }
+
+    pub(crate) fn nr_brought(&self) -> u32 {
+        self.nr_brought.load(Relaxed)
+    }
+
+    pub(crate) fn nr_taken_away(&self) -> u32 {
+        // SYNC(attached.away): pairs with `count_taken_away`.
+        self.nr_taken_away.load(Acquire)
+    }
+
+    /// The sum over all lanes.
+    pub(crate) fn stats(&self) -> LaneStats {
+        (0..self.nr_lanes)
+            .map(|index| LaneStats::of(self.lane_words(index)))
+            .fold(LaneStats::default(), LaneStats::plus)
+    }
+
+    /// Pages that this process holds of this client, exact when nothing is in flight; once it is
+    /// gone never too low.
+    pub(crate) fn nr_held(&self) -> u32 {
+        let nr_taken_away = self.nr_taken_away();
+        let nr_out = self.stats().nr_out();
+        nr_out
+            .wrapping_add(self.nr_brought())
+            .wrapping_sub(nr_taken_away)
+    }
+
+    fn lane_words(&self, index: u32) -> &crate::layout::Lane {
+        self.control
+            .lane(index)
+            .expect("the segment has as many lanes as its geometry says")
+    }
+
+    fn seat_place(&self, index: u32) -> *mut Seat {
+        assert!(index < self.nr_lanes);
+        let first = self.seats.base().cast::<Seat>().as_ptr();
+        // SAFETY: `seats` was made `nr_lanes` seats long, and `index` is below that.
+        unsafe { first.add(index as usize) }
+    }
+}
+
+impl Seat {
+    /// Whether the seat is one of this client's; never in a forked child.
+    #[inline(always)]
+    pub(crate) fn is_of(&self, attached: &Attached) -> bool {
+        ptr::eq(self.attached.load(Relaxed), attached)
+    }
+
+    /// One more user in the thread that has the seat.
+    pub(crate) fn join(&self) {
+        self.nr_users.set(self.nr_users.get() + 1);
+    }
+
+    /// One user less in the thread that has the seat; the last one parks the lane for the next
+    /// thread. In a forked child nothing happens. The seat must not be used after it.
+    pub(crate) fn stand_up(&self) {
+        let attached = self.attached.load(Relaxed);
+        if attached.is_null() {
+            return;
+        }
+        let nr_users = self.nr_users.get() - 1;
+        self.nr_users.set(nr_users);
+        if nr_users > 0 {
+            return;
+        }
+        // SAFETY: `sit` has raised the count for this user, so the client lives, and this is the
+        // one time that it is given back.
+        let attached = unsafe { Arc::from_raw(attached.cast_const()) };
+        attached
+            .lane_words(self.index)
+            .client
+            .thread
+            .store(0, Relaxed);
+        let mut parked = attached
+            .parked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        parked.push(self.index);
+    }
+}
+
+/// The shared lane under its lock.
+pub(crate) struct SharedSeat<'a> {
+    attached: &'a Attached,
+    pub(crate) lane: &'a LaneClient<'static>,
+}
+
+impl Drop for SharedSeat<'_> {
+    fn drop(&mut self) {
+        // SYNC(attached.shared): pairs with the swap in `try_share`.
+        self.attached.is_shared_taken.store(false, Release);
+    }
+}
+
+/// This thread's id in the system, for people who look at lanes.
+fn thread_id() -> u32 {
+    if cfg!(miri) {
+        return 1;
+    }
+    u32::try_from(nix::unistd::gettid().as_raw()).unwrap_or(0)
+}

@@ -1,0 +1,298 @@
+//! What the client library holds of an attached client: handles through which pages come and go.
+//!
+//! A [`ClientHandle`] may be used from any thread; it finds the calling thread's lane. A
+//! [`LocalLane`] is that lane, for the thread that asked for it: the shortest way. Both only move
+//! pages between lanes and the caller; waiting, calls and policy are the library's.
+
+use std::sync::Arc;
+
+use crate::attached::{Attached, Seat, SharedSeat};
+use crate::control::ControlSegment;
+use crate::doorbell::Doorbell;
+use crate::lane_client::{LaneClient, Miss, Taken};
+use crate::lane_stats::LaneStats;
+use crate::page::Page;
+use crate::process;
+use crate::raw::{Class, RawPage};
+use crate::thread_lane::{own_seat, take_seat};
+use crate::zone_bytes::ZoneBytes;
+
+/// What an attach has brought, to be entered into the process's table.
+#[derive(Debug)]
+pub struct Registration {
+    /// The control segment.
+    pub control: ControlSegment,
+    /// The zones that this client may use.
+    pub zones: Vec<ZoneBytes>,
+    /// How to ring the daemon.
+    pub doorbell: Doorbell,
+    /// Order of a pageblock.
+    pub pageblock_order: u32,
+    /// Whether this process is registered for the global membarrier.
+    pub registered: bool,
+}
+
+/// Counters of a client in this process, in blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientStats {
+    /// The sum over its lanes.
+    pub lanes: LaneStats,
+    /// Pages that came by calls and claims, modulo 2^32.
+    pub nr_brought: u32,
+    /// Pages that left other than by being freed, modulo 2^32.
+    pub nr_taken_away: u32,
+    /// Pages in this process's hands; exact when no other thread takes or frees.
+    pub nr_held: u32,
+}
+
+/// An attached client; clones are the same one, and it is gone with the last of them.
+#[derive(Clone)]
+pub struct ClientHandle {
+    inner: Arc<Handle>,
+}
+
+struct Handle {
+    attached: Arc<Attached>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if process::is_child() {
+            // The parent's: nothing of it may be touched, unmapped or counted down here.
+            core::mem::forget(self.attached.clone());
+            return;
+        }
+        process::retire(&self.attached);
+    }
+}
+
+/// The lane that serves an operation.
+enum Served<'a> {
+    Own(&'a LaneClient<'static>),
+    Shared(SharedSeat<'a>),
+    Not(Miss),
+}
+
+impl Served<'_> {
+    #[inline(always)]
+    fn lane(&self) -> Result<&LaneClient<'static>, Miss> {
+        match self {
+            Served::Own(lane) => Ok(lane),
+            Served::Shared(shared) => Ok(shared.lane),
+            Served::Not(miss) => Err(*miss),
+        }
+    }
+}
+
+/// The operations that every handle has, over whichever lane serves it.
+macro_rules! lane_operations {
+    () => {
+        /// Takes one block.
+        #[inline]
+        pub fn take_one(&self, class: Class) -> Result<Page, Miss> {
+            self.served().lane()?.take_page(class)
+        }
+
+        /// Fills the empty ones of `slots` with blocks of a class, from the front, and leaves the
+        /// others untouched.
+        #[inline]
+        pub fn fill(&self, class: Class, slots: &mut [Option<Page>]) -> Taken {
+            if slots.is_empty() {
+                return Taken::NOTHING_ASKED;
+            }
+            match self.served().lane() {
+                Ok(lane) => lane.fill_pages(class, slots),
+                Err(_) if slots.iter().all(Option::is_some) => Taken::NOTHING_ASKED,
+                Err(miss) => Taken::nothing(miss),
+            }
+        }
+
+        /// Appends up to `count` blocks to a list, at most 2048 at a time.
+        #[inline]
+        pub fn take_into(&self, class: Class, count: usize, list: &mut Vec<Page>) -> Taken {
+            if count == 0 {
+                return Taken::NOTHING_ASKED;
+            }
+            match self.served().lane() {
+                Ok(lane) => lane.take_pages_into(class, count, list),
+                Err(miss) => Taken::nothing(miss),
+            }
+        }
+
+        /// Frees one block, of whichever client of this process.
+        #[inline]
+        pub fn put(&self, page: Page) {
+            match self.served().lane() {
+                Ok(lane) => lane.put_page(page),
+                Err(_) => drop(page),
+            }
+        }
+
+        /// Frees what is in the slots, of whichever clients, and leaves them empty.
+        #[inline]
+        pub fn put_slots(&self, slots: &mut [Option<Page>]) {
+            match self.served().lane() {
+                Ok(lane) => lane.put_slots(slots),
+                Err(_) => slots.fill_with(|| None),
+            }
+        }
+
+        /// Frees what is in the list, of whichever clients, and leaves it empty.
+        #[inline]
+        pub fn put_list(&self, list: &mut Vec<Page>) {
+            match self.served().lane() {
+                Ok(lane) => lane.put_list(list),
+                Err(_) => list.clear(),
+            }
+        }
+
+        /// Says that `count` blocks of a class were asked for and not there, and rings.
+        pub fn want(&self, class: Class, count: u32) {
+            if let Ok(lane) = self.served().lane() {
+                lane.want(class, count);
+            }
+        }
+    };
+}
+
+impl ClientHandle {
+    pub(crate) fn new(attached: Arc<Attached>) -> ClientHandle {
+        ClientHandle {
+            inner: Arc::new(Handle { attached }),
+        }
+    }
+
+    lane_operations!();
+
+    /// The calling thread's lane, or the shared one if the thread gets none.
+    pub fn local(&self) -> LocalLane {
+        let seat = if process::is_child() {
+            None
+        } else {
+            take_seat(&self.inner.attached)
+        };
+        if let Some(seat) = seat {
+            seat.join();
+        }
+        LocalLane {
+            seat,
+            client: self.clone(),
+        }
+    }
+
+    /// The page of a word that came in a reply of the daemon's, unless it lies in no zone of this
+    /// client.
+    ///
+    /// This makes a page out of a number, and so is for the client library alone: custody of the
+    /// block must have passed to this client by that reply, once. It is a safe function because
+    /// it trusts the daemon no more than taking from a lane does, where words that the daemon
+    /// wrote become pages in the same way; whoever can reply for the daemon owns the zone.
+    #[doc(hidden)]
+    pub fn adopt(&self, raw: RawPage) -> Option<Page> {
+        let attached = &self.inner.attached;
+        let raw = raw.with_client(attached.index());
+        raw.migratetype()?;
+        process::find_bytes(raw)?;
+        attached.count_brought();
+        raw.non_zero().map(Page::of_word)
+    }
+
+    /// Index of the client in this process, as it stands in its page words.
+    pub fn index(&self) -> u32 {
+        self.inner.attached.index()
+    }
+
+    /// The control segment.
+    pub fn control(&self) -> &ControlSegment {
+        self.inner.attached.control()
+    }
+
+    /// What has gone through this client in this process.
+    pub fn stats(&self) -> ClientStats {
+        let attached = &self.inner.attached;
+        if process::is_child() {
+            return ClientStats::default();
+        }
+        ClientStats {
+            nr_held: attached.nr_held(),
+            lanes: attached.stats(),
+            nr_brought: attached.nr_brought(),
+            nr_taken_away: attached.nr_taken_away(),
+        }
+    }
+
+    #[inline(always)]
+    fn served(&self) -> Served<'_> {
+        match own_seat(&self.inner.attached) {
+            Some(seat) => Served::Own(&seat.lane),
+            None => self.served_slowly(),
+        }
+    }
+
+    #[cold]
+    fn served_slowly(&self) -> Served<'_> {
+        if process::is_child() {
+            return Served::Not(Miss::Detached);
+        }
+        match take_seat(&self.inner.attached) {
+            Some(seat) => Served::Own(&seat.lane),
+            None => self.shared(),
+        }
+    }
+
+    fn shared(&self) -> Served<'_> {
+        match self.inner.attached.try_share() {
+            Some(shared) => Served::Shared(shared),
+            None => Served::Not(Miss::Reentered),
+        }
+    }
+}
+
+impl core::fmt::Debug for ClientHandle {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "ClientHandle({})", self.index())
+    }
+}
+
+/// A thread's lane of a client. It stays in its thread.
+pub struct LocalLane {
+    /// None: the thread has no lane of its own.
+    seat: Option<&'static Seat>,
+    client: ClientHandle,
+}
+
+impl LocalLane {
+    lane_operations!();
+
+    /// The client that the lane belongs to.
+    pub fn client(&self) -> &ClientHandle {
+        &self.client
+    }
+
+    /// Whether the thread shares this lane with others.
+    pub fn is_shared(&self) -> bool {
+        self.seat.is_none()
+    }
+
+    #[inline(always)]
+    fn served(&self) -> Served<'_> {
+        match self.seat {
+            Some(seat) => Served::Own(&seat.lane),
+            None => self.client.served_slowly(),
+        }
+    }
+}
+
+impl Drop for LocalLane {
+    fn drop(&mut self) {
+        if let Some(seat) = self.seat {
+            seat.stand_up();
+        }
+    }
+}
+
+impl core::fmt::Debug for LocalLane {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "LocalLane({})", self.client.index())
+    }
+}

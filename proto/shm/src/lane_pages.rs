@@ -1,0 +1,124 @@
+//! Pages through a lane: the words of [`LaneClient`] moved between it and the caller's slots.
+//!
+//! Straight copies where the slots allow it. What a page is, and where it goes when no lane takes
+//! it, is said in [`page`](crate::page) and [`thread_lane`](crate::thread_lane).
+
+use core::mem::MaybeUninit;
+
+use crate::lane_client::{LaneClient, Miss, TAKE_MAX, Taken};
+use crate::page::{Page, words_of_pages, words_of_slots};
+use crate::raw::{Class, RawPage};
+use crate::slots::as_uninit;
+use crate::thread_lane::free_run_slowly;
+
+/// Words that are taken at once for slots that lie spread.
+const SPREAD_CHUNK: usize = 64;
+
+impl LaneClient<'_> {
+    /// Takes one block.
+    #[inline]
+    pub(crate) fn take_page(&self, class: Class) -> Result<Page, Miss> {
+        self.take_word(class).map(Page::of_word)
+    }
+
+    /// Fills the empty slots, from the front, and leaves the others untouched.
+    #[inline]
+    pub(crate) fn fill_pages(&self, class: Class, slots: &mut [Option<Page>]) -> Taken {
+        let words = words_of_slots(slots);
+        let nr_empty = words.iter().filter(|&&word| word == 0).count();
+        if nr_empty == words.len() {
+            self.take_words(class, as_uninit(words))
+        } else if nr_empty == 0 {
+            Taken::NOTHING_ASKED
+        } else {
+            self.fill_spread(class, words, nr_empty)
+        }
+    }
+
+    /// Fills the zero words among others.
+    fn fill_spread(&self, class: Class, words: &mut [u64], nr_empty: usize) -> Taken {
+        let mut chunk = [0; SPREAD_CHUNK];
+        let mut slots = words.iter_mut();
+        let mut count = 0;
+        while count < nr_empty {
+            let nr_wanted = (nr_empty - count).min(SPREAD_CHUNK);
+            let taken = self.take_words(class, as_uninit(&mut chunk[..nr_wanted]));
+            let mut next = 0;
+            while next < taken.count {
+                let Some(slot) = slots.next() else { break };
+                let is_empty = *slot == 0;
+                *slot = if is_empty { chunk[next] } else { *slot };
+                next += usize::from(is_empty);
+            }
+            count += taken.count;
+            if taken.miss.is_some() {
+                return Taken { count, ..taken };
+            }
+        }
+        Taken { count, miss: None }
+    }
+
+    /// Appends up to `count` blocks to a list.
+    pub(crate) fn take_pages_into(
+        &self,
+        class: Class,
+        count: usize,
+        list: &mut Vec<Page>,
+    ) -> Taken {
+        let nr_at_once = count.min(TAKE_MAX);
+        list.reserve(nr_at_once);
+        let spare = &mut list.spare_capacity_mut()[..nr_at_once];
+        let base = spare.as_mut_ptr().cast::<MaybeUninit<u64>>();
+        // SAFETY: the same memory under a type of the same size and alignment that, like the
+        // other, need not be initialised; it borrows the only reference to it.
+        let words = unsafe { core::slice::from_raw_parts_mut(base, nr_at_once) };
+        let taken = self.take_words(class, words);
+        let mut nr_pages = 0;
+        for index in 0..taken.count {
+            // SAFETY: `take_words` has written the first `count` words.
+            let word = unsafe { words[index].assume_init() };
+            // A word of 0 is no page. None is ever granted, but it is not this process alone that
+            // could have written it: so it is dropped here, without a branch.
+            words[nr_pages].write(word);
+            nr_pages += usize::from(word != 0);
+        }
+        let len = list.len() + nr_pages;
+        // SAFETY: `len <= capacity`, since `nr_pages <= nr_at_once`, and the words up to it were
+        // written and are not 0, so they are pages.
+        unsafe { list.set_len(len) };
+        let miss = taken.miss.or((nr_pages < count).then_some(Miss::Empty));
+        Taken {
+            count: nr_pages,
+            miss,
+        }
+    }
+
+    /// Frees one block, whichever client's it is.
+    #[inline]
+    pub(crate) fn put_page(&self, page: Page) {
+        let word = page.raw().bits();
+        core::mem::forget(page);
+        let is_ours = RawPage::from_bits(word).client() == u32::from(self.client_index);
+        if !(is_ours && self.put_word(word)) {
+            free_run_slowly(&[word]);
+        }
+    }
+
+    /// Frees what is in the slots and leaves them empty.
+    #[inline]
+    pub(crate) fn put_slots(&self, slots: &mut [Option<Page>]) {
+        let words = words_of_slots(slots);
+        self.put_words(words, &mut free_run_slowly);
+        words.fill(0);
+    }
+
+    /// Frees what is in the list and leaves it empty.
+    #[inline]
+    pub(crate) fn put_list(&self, list: &mut Vec<Page>) {
+        let words = words_of_pages(list);
+        self.put_words(words, &mut free_run_slowly);
+        // SAFETY: 0 is not above the capacity, and nothing below it need be initialised. The
+        // pages were freed just now by their words, so they must not be dropped.
+        unsafe { list.set_len(0) };
+    }
+}

@@ -1,0 +1,255 @@
+//! Taking a lane back: what of it is the daemon's at which moment, with and without an operation
+//! of the client's in flight.
+//!
+//! The second half of [`LaneDaemon`]; closing and opening are in the first. An operation of reach
+//! `r` takes from the front of the grants, takes from or puts to the top of a magazine, or spills
+//! from its bottom, in all at most `r` blocks; so grants from `head + r` on and blocks between
+//! `bottom + r` and `top - r` cannot be what it is moving.
+
+use crate::lane_daemon::{
+    LANE, LaneDaemon, Poisoned, bad_grants, bad_magazine, grants_ring, magazine, window,
+};
+use crate::layout::LANE_CLASSES;
+use crate::raw::{Class, RawPage};
+use crate::slots;
+use crate::sync::{AtomicU64, Relaxed, Release};
+
+/// Where taking a closed lane back stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakeState {
+    /// An operation is in flight and may move this many blocks: nothing was taken.
+    Busy {
+        /// Its reach.
+        reach: u32,
+    },
+    /// An operation has been in flight for too long: all beyond its reach was taken.
+    Held {
+        /// Its reach.
+        reach: u32,
+        /// Blocks that stay until it ends, of every class.
+        nr_left: u32,
+    },
+    /// All was taken. The lane may be opened.
+    Emptied,
+}
+
+/// Positions that were taken from under an operation in flight, half-open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// Grants from here to the daemon's tail.
+    grants_from: u32,
+    /// Blocks of the magazine from the first to before the second position; none if all of them
+    /// were within reach.
+    magazine: Option<(u32, u32)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Gate {
+    Open,
+    Closed,
+    /// Closed, and all but the reach of an operation taken.
+    Partly(Box<[Taken; LANE_CLASSES]>),
+    Emptied,
+}
+
+impl LaneDaemon {
+    /// Takes what lies in a closed lane into `out`, as claims; `returns` is not touched.
+    ///
+    /// With an operation in flight nothing is taken, or, if it `is_stuck`, all that it cannot be
+    /// moving; the rest follows in a later call, once the operation has ended.
+    ///
+    /// # Panics
+    /// If the lane was not closed: whatever was taken would be doubled.
+    pub fn try_take(
+        &mut self,
+        is_stuck: bool,
+        out: &mut Vec<RawPage>,
+    ) -> Result<TakeState, Poisoned> {
+        assert!(self.gate != Gate::Open, "lane {} is open", self.index);
+        let reach = window(self.lane()).reach();
+        match (&self.gate, reach) {
+            (Gate::Emptied, _) => Ok(TakeState::Emptied),
+            (_, 0) => self.take_rest(out),
+            (Gate::Partly(_), _) => Ok(TakeState::Held {
+                reach,
+                nr_left: self.nr_left()?,
+            }),
+            (_, _) if is_stuck => self.take_beyond(reach, out),
+            (_, _) => Ok(TakeState::Busy { reach }),
+        }
+    }
+
+    /// Nobody is in the window and nobody will enter: the lane's words are the daemon's.
+    fn take_rest(&mut self, out: &mut Vec<RawPage>) -> Result<TakeState, Poisoned> {
+        let partly = match &self.gate {
+            Gate::Partly(taken) => Some(**taken),
+            _ => None,
+        };
+        for class in lane_classes() {
+            let lane = self.segment.lane(self.index).expect(LANE);
+            let taken = partly.map(|taken| taken[class.index()]);
+            let head = self.take_grants_rest(class, taken, out)?;
+            self.take_magazine_rest(class, taken, out)?;
+            let ring = grants_ring(lane, class);
+            self.grants_tail[class.index()] = head;
+            // Published by the opening, SYNC(window.epoch).
+            ring.tail.store(head, Relaxed);
+        }
+        self.gate = Gate::Emptied;
+        Ok(TakeState::Emptied)
+    }
+
+    /// Takes the grants that are left; returns the client's cursor.
+    fn take_grants_rest(
+        &self,
+        class: Class,
+        taken: Option<Taken>,
+        out: &mut Vec<RawPage>,
+    ) -> Result<u32, Poisoned> {
+        let ring = grants_ring(self.lane(), class);
+        let head = ring.head.load(Relaxed);
+        let tail = self.grants_tail[class.index()];
+        let used = ring
+            .depth_checked(head, tail)
+            .map_err(|bad| bad_grants(class, bad))?;
+        let end = taken.map_or(tail, |taken| taken.grants_from);
+        let nr_left = end.wrapping_sub(head);
+        if nr_left > used {
+            let (from, to) = (end, tail);
+            return Err(Poisoned::Overreach {
+                class,
+                from,
+                to,
+                low: head,
+                high: tail,
+            });
+        }
+        take_run(ring.slots, head, nr_left, out);
+        Ok(head)
+    }
+
+    /// Takes the blocks of the magazine that are left, and sets it empty.
+    fn take_magazine_rest(
+        &self,
+        class: Class,
+        taken: Option<Taken>,
+        out: &mut Vec<RawPage>,
+    ) -> Result<(), Poisoned> {
+        let lane = self.lane();
+        let magazine = magazine(lane, class);
+        let (bottom, top) = magazine
+            .span_checked()
+            .map_err(|bad| bad_magazine(class, bad))?;
+        let used = top.wrapping_sub(bottom);
+        let (from, to) = taken.and_then(|taken| taken.magazine).unwrap_or((top, top));
+        let (nr_below, nr_above) = (from.wrapping_sub(bottom), top.wrapping_sub(to));
+        let nr_gone = to.wrapping_sub(from);
+        if u64::from(nr_below) + u64::from(nr_gone) + u64::from(nr_above) != u64::from(used) {
+            return Err(Poisoned::Overreach {
+                class,
+                from,
+                to,
+                low: bottom,
+                high: top,
+            });
+        }
+        take_run(magazine.slots, bottom, nr_below, out);
+        take_run(magazine.slots, to, nr_above, out);
+        // The client's word, written while it keeps off; published by the opening,
+        // SYNC(window.epoch).
+        magazine.bottom.store(top, Relaxed);
+        self.count_recalled(class, nr_below + nr_gone + nr_above);
+        Ok(())
+    }
+
+    /// Takes all that an operation of this reach cannot be moving: it takes from the front of the
+    /// grants, from and to the top of the magazine, or from its bottom.
+    fn take_beyond(&mut self, reach: u32, out: &mut Vec<RawPage>) -> Result<TakeState, Poisoned> {
+        let mut taken = [Taken {
+            grants_from: 0,
+            magazine: None,
+        }; LANE_CLASSES];
+        // All cursors are judged before anything is taken, so that a poisoned lane is whole.
+        for class in lane_classes() {
+            taken[class.index()] = self.beyond(class, reach)?;
+        }
+        for class in lane_classes() {
+            let Taken {
+                grants_from,
+                magazine: from_magazine,
+            } = taken[class.index()];
+            let nr_grants = self.grants_tail[class.index()].wrapping_sub(grants_from);
+            take_run(
+                grants_ring(self.lane(), class).slots,
+                grants_from,
+                nr_grants,
+                out,
+            );
+            if let Some((from, to)) = from_magazine {
+                let slots = magazine(self.lane(), class).slots;
+                take_run(slots, from, to.wrapping_sub(from), out);
+            }
+        }
+        self.gate = Gate::Partly(Box::new(taken));
+        Ok(TakeState::Held {
+            reach,
+            nr_left: self.nr_left()?,
+        })
+    }
+
+    /// What of a class lies beyond the reach.
+    fn beyond(&self, class: Class, reach: u32) -> Result<Taken, Poisoned> {
+        let tail = self.grants_tail[class.index()];
+        let nr_grants = self.grants_depth(class)?;
+        let grants_from = tail.wrapping_sub(nr_grants.saturating_sub(reach));
+        let (bottom, top) = magazine(self.lane(), class)
+            .span_checked()
+            .map_err(|bad| bad_magazine(class, bad))?;
+        let nr_magazine = top
+            .wrapping_sub(bottom)
+            .saturating_sub(reach.saturating_mul(2));
+        let from = bottom.wrapping_add(reach);
+        let magazine = (nr_magazine > 0).then(|| (from, from.wrapping_add(nr_magazine)));
+        Ok(Taken {
+            grants_from,
+            magazine,
+        })
+    }
+
+    /// Blocks that lie in the lane still, after all beyond the reach was taken.
+    fn nr_left(&self) -> Result<u32, Poisoned> {
+        let Gate::Partly(taken) = &self.gate else {
+            return Ok(0);
+        };
+        let mut nr_left = 0u32;
+        for class in lane_classes() {
+            let depth = self.depth(class)?;
+            let Taken {
+                grants_from,
+                magazine,
+            } = taken[class.index()];
+            let nr_grants = self.grants_tail[class.index()].wrapping_sub(grants_from);
+            let nr_taken = nr_grants + magazine.map_or(0, |(from, to)| to.wrapping_sub(from));
+            let nr_there = depth.grants + depth.magazine;
+            nr_left = nr_left.saturating_add(nr_there.saturating_sub(nr_taken));
+        }
+        Ok(nr_left)
+    }
+
+    fn count_recalled(&self, class: Class, count: u32) {
+        let word = &self.lane().class(class.index()).settings.nr_recalled;
+        // SYNC(lane.recalled): the magazine was set empty before.
+        word.store(word.load(Relaxed).wrapping_add(count), Release);
+    }
+}
+
+/// The classes that a lane has.
+fn lane_classes() -> impl Iterator<Item = Class> {
+    Class::all().take(LANE_CLASSES)
+}
+
+fn take_run(slots: &[AtomicU64], from: u32, count: u32, out: &mut Vec<RawPage>) {
+    out.extend(
+        (0..count).map(|offset| RawPage::from_bits(slots::load(slots, from.wrapping_add(offset)))),
+    );
+}
