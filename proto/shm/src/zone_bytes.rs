@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::mapping::Mapping;
+use crate::zone_map::ZoneMap;
 
 /// The bytes of one zone of one client.
 ///
@@ -43,6 +44,20 @@ impl ZoneBytes {
             pfn_zero_address: address.wrapping_sub(start),
             _keep: Arc::new(mapping),
         })
+    }
+
+    /// A zone that is mapped section by section; pages elsewhere in its reserve fault. `index` is
+    /// the zone's, below 8.
+    pub fn of_zone_map(map: Arc<ZoneMap>, index: u32) -> ZoneBytes {
+        let extent = map.extent();
+        ZoneBytes {
+            index,
+            start_pfn: extent.start_pfn,
+            nr_pages: extent.span_pages,
+            page_shift: u32::from(extent.page_shift),
+            pfn_zero_address: map.pfn_zero_address(),
+            _keep: map,
+        }
     }
 
     pub(crate) fn index(&self) -> u32 {
