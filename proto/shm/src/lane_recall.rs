@@ -12,7 +12,7 @@ use crate::lane_daemon::{
 use crate::layout::LANE_CLASSES;
 use crate::raw::{Class, RawPage};
 use crate::slots;
-use crate::sync::{AtomicU64, Relaxed, Release};
+use crate::sync::{Acquire, AtomicU64, Relaxed, Release};
 
 /// Where taking a closed lane back stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,7 +203,7 @@ impl LaneDaemon {
         let nr_grants = self.grants_depth(class)?;
         let grants_from = tail.wrapping_sub(nr_grants.saturating_sub(reach));
         let (bottom, top) = magazine(self.lane(), class)
-            .span_checked()
+            .span_in_flight(reach)
             .map_err(|bad| bad_magazine(class, bad))?;
         let nr_magazine = top
             .wrapping_sub(bottom)
@@ -214,6 +214,32 @@ impl LaneDaemon {
             grants_from,
             magazine,
         })
+    }
+
+    /// Shows each word that lies in the lane, open or closed, by the client's cursors; what was
+    /// taken from under an operation in flight is left out. Claims, as of a moment ago: nothing
+    /// is taken, and cursors that make no sense show nothing.
+    pub fn look(&self, found: &mut dyn FnMut(RawPage)) {
+        for class in lane_classes() {
+            let taken = match &self.gate {
+                Gate::Partly(taken) => Some(taken[class.index()]),
+                _ => None,
+            };
+            let ring = grants_ring(self.lane(), class);
+            // SYNC(ring.head): pairs with the client's pop.
+            let head = ring.head.load(Acquire);
+            let tail = taken.map_or(self.grants_tail[class.index()], |taken| taken.grants_from);
+            show_run(ring.slots, head, tail, found);
+            let magazine = magazine(self.lane(), class);
+            let (bottom, top) = (magazine.bottom.load(Relaxed), magazine.top.load(Relaxed));
+            match taken.and_then(|taken| taken.magazine) {
+                Some((from, to)) => {
+                    show_run(magazine.slots, bottom, from, found);
+                    show_run(magazine.slots, to, top, found);
+                }
+                None => show_run(magazine.slots, bottom, top, found),
+            }
+        }
     }
 
     /// Blocks that lie in the lane still, after all beyond the reach was taken.
@@ -246,6 +272,19 @@ impl LaneDaemon {
 /// The classes that a lane has.
 fn lane_classes() -> impl Iterator<Item = Class> {
     Class::all().take(LANE_CLASSES)
+}
+
+/// Shows the words from one position to another, unless no ring could hold so many.
+fn show_run(slots: &[AtomicU64], from: u32, to: u32, found: &mut dyn FnMut(RawPage)) {
+    let count = to.wrapping_sub(from);
+    if count as usize <= slots.len() {
+        for offset in 0..count {
+            found(RawPage::from_bits(slots::load(
+                slots,
+                from.wrapping_add(offset),
+            )));
+        }
+    }
 }
 
 fn take_run(slots: &[AtomicU64], from: u32, count: u32, out: &mut Vec<RawPage>) {

@@ -109,6 +109,20 @@ impl Magazine<'_> {
         }
         Ok((bottom, top))
     }
+
+    /// As [`Magazine::span_checked`], while an operation of that reach may be moving blocks: it
+    /// may have spilled from below and pushed above between the two looks.
+    pub fn span_in_flight(&self, reach: u32) -> Result<(u32, u32), BadCursors> {
+        let (bottom, top) = (self.bottom.load(Relaxed), self.top.load(Relaxed));
+        let most = self.slots.len().saturating_add(reach as usize);
+        if top.wrapping_sub(bottom) as usize > most {
+            return Err(BadCursors {
+                head: bottom,
+                tail: top,
+            });
+        }
+        Ok((bottom, top))
+    }
 }
 
 /// A cursor moved back by `count` blocks, which is at most a capacity.
@@ -186,6 +200,16 @@ mod tests {
                 assert!(magazine.span_checked().is_ok());
             }
         }
+    }
+
+    #[test]
+    fn a_spill_and_a_push_between_two_looks_are_no_nonsense() {
+        let store = Store::starting_at(0);
+        store.top.store(8 + 3, Relaxed);
+        let magazine = store.magazine();
+        assert!(magazine.span_checked().is_err());
+        assert_eq!(magazine.span_in_flight(3), Ok((0, 11)));
+        assert!(magazine.span_in_flight(2).is_err());
     }
 
     #[test]

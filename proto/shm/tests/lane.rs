@@ -266,6 +266,29 @@ fn a_recalled_lane_gives_everything_back_and_forgets_nothing() {
 }
 
 #[test]
+fn a_look_shows_what_lies_in_a_lane_and_takes_nothing() {
+    let segment = segment();
+    let mut daemon = daemon(&segment);
+    let client = LaneClient::new(&segment, 0, TERMS, None).unwrap();
+    let pages: Vec<RawPage> = (0..20).map(page).collect();
+    daemon.grant(Class::PAGE, &pages).unwrap();
+    let taken = take(&client, Class::PAGE, 5);
+    client.put_raw(&taken[..3]);
+    let look = |daemon: &LaneDaemon| {
+        let mut seen = BTreeSet::new();
+        daemon.look(&mut |page| assert!(seen.insert(page.pfn())));
+        seen
+    };
+    let expected: BTreeSet<u32> = (0..3).chain(5..20).collect();
+    assert_eq!(look(&daemon), expected);
+    assert_eq!(look(&daemon), expected);
+    daemon.close();
+    let mut out = Vec::new();
+    assert_eq!(daemon.try_take(false, &mut out), Ok(TakeState::Emptied));
+    assert!(look(&daemon).is_empty());
+}
+
+#[test]
 fn the_client_rings_below_the_low_mark_and_only_a_sleeping_daemon() {
     let segment = segment();
     let mut daemon = daemon(&segment);
