@@ -61,6 +61,11 @@ impl Zone {
         }
     }
 
+    /// All listed blocks.
+    pub fn pcp_blocks(&self) -> impl Iterator<Item = (Pfn, Order)> + '_ {
+        self.pcp.blocks()
+    }
+
     /// Sends all listed blocks home; returns their pages.
     pub fn pcp_drain(&mut self) -> u64 {
         let nr_pages = self.pcp.nr_pages();
