@@ -66,7 +66,12 @@ unsafe impl Overlay for AtomicU32 {}
 unsafe impl Overlay for AtomicU64 {}
 
 enum Kind {
+    /// Mapped here and in children of fork.
     Mapped,
+    /// Mapped in this process only; in a child, others may have the addresses.
+    MappedIn {
+        process: u32,
+    },
     Heap(Layout),
 }
 
@@ -135,7 +140,7 @@ impl Mapping {
                 0,
             )
         };
-        let mapping = Mapping::from_answer(answer, len)?;
+        let mut mapping = Mapping::from_answer(answer, len)?;
         for advice in [MmapAdvise::MADV_DONTFORK, MmapAdvise::MADV_DONTDUMP] {
             // SAFETY:
             // 1. The range is exactly this value's own mapping.
@@ -147,6 +152,9 @@ impl Mapping {
                 }
             })?;
         }
+        mapping.kind = Kind::MappedIn {
+            process: std::process::id(),
+        };
         Ok(mapping)
     }
 
@@ -261,7 +269,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         match self.kind {
-            Kind::Mapped => {
+            Kind::MappedIn { process } if process != std::process::id() => {}
+            Kind::Mapped | Kind::MappedIn { .. } => {
                 // SAFETY: the range was mapped for this value alone, and every reference into
                 // it borrowed `self`, so none is left.
                 // A refusal leaves the range mapped: it leaks, and nothing here can act on it.
@@ -277,7 +286,7 @@ impl Drop for Mapping {
 impl core::fmt::Debug for Mapping {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let kind = match self.kind {
-            Kind::Mapped => "mapped",
+            Kind::Mapped | Kind::MappedIn { .. } => "mapped",
             Kind::Heap(_) => "heap",
         };
         write!(f, "Mapping({kind}, {:p}, {} bytes)", self.base, self.len)
