@@ -47,7 +47,7 @@ mod test {
         local: LocalLane,
         pages: Vec<Page>,
         control: ControlSegment,
-        segment_address: usize,
+        lone: Mapping,
     }
 
     pub fn a_forked_child_can_neither_use_nor_lose_its_parents_pages() {
@@ -61,7 +61,7 @@ mod test {
         ftruncate(&file, len.try_into().unwrap()).unwrap();
         let for_daemon = Mapping::of_fd(file.as_fd(), len).unwrap();
         let for_client = Mapping::of_fd(file.as_fd(), len).unwrap();
-        let segment_address = for_client.base().as_ptr().addr();
+        let lone = Mapping::of_fd(file.as_fd(), 4096).unwrap();
         let made = ControlSegment::create(for_daemon, geometry).unwrap();
         let control = ControlSegment::open(for_client, geometry).unwrap();
         let mut daemon = LaneDaemon::new(made.clone(), 0).unwrap();
@@ -110,7 +110,7 @@ mod test {
                     local,
                     pages,
                     control,
-                    segment_address,
+                    lone,
                 };
                 let outcome = catch_unwind(AssertUnwindSafe(|| child(found)));
                 std::process::exit(i32::from(outcome.is_err()));
@@ -144,7 +144,7 @@ mod test {
             local,
             mut pages,
             control,
-            segment_address,
+            lone,
         } = found;
         assert_eq!(client.take_one(Class::PAGE).unwrap_err(), Miss::Detached);
         assert_eq!(local.take_one(Class::PAGE).unwrap_err(), Miss::Detached);
@@ -162,10 +162,10 @@ mod test {
         let _ = std::panic::take_hook();
         assert!(touch.is_err(), "a child has touched a page of its parent's");
 
-        // The segment's addresses are free here: somebody else's memory comes to lie there.
+        // A mapping's addresses are free here: somebody else's memory comes to lie there.
         let len = NonZeroUsize::new(4096).unwrap();
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED_NOREPLACE;
-        let place = NonZeroUsize::new(segment_address);
+        let place = NonZeroUsize::new(lone.base().as_ptr().addr());
         // SAFETY: the flags make the call fail rather than replace anything.
         let mine = unsafe { mmap_anonymous(place, len, ProtFlags::PROT_WRITE, flags) }.unwrap();
         let mine = mine.cast::<u8>();
@@ -175,7 +175,7 @@ mod test {
         drop(pages.pop());
         local.put(pages.pop().unwrap());
         local.put_list(&mut pages);
-        drop((local, client, control));
+        drop((local, client, control, lone));
         // SAFETY: as above; would fault if one of the drops had unmapped it.
         assert_eq!(unsafe { mine.read_volatile() }, 9);
     }
