@@ -4,51 +4,51 @@
 //! randomness; the same inputs give the same outputs, so the daemon and the simulator
 //! run the same code. One owner calls it at a time, under one lock in the daemon.
 //!
-//! Key types: what administrators ask is a [`Command`], what clients ask by call
-//! [`AllocBulk`] and [`FreeBulk`]; what the runner must do is an [`Effect`], what the
-//! engine needs at once is [`Outside`].
+//! What is asked: by administrators a [`Command`], by clients an [`AllocBulk`] or a
+//! [`FreeBulk`]. What is to be done outside: slowly an [`Effect`], at once by [`Outside`].
 //!
-//! # The engine's face
-//!
-//! ```text
-//! Engine::new(EngineConfig) -> Result<Engine, ConfigError>
-//! attach(AttachSpec, ControlSegment, now) -> Result<ClientId, AttachError>; ready(ClientId, uses_membarrier, now)
-//! connect(ConnectSpec, now) -> Result<ClientId, AttachError>       a session without a segment
-//! disconnect(ClientId, now)                                        its pages go home
-//! detach(ClientId, now, outside)   bury(ClientId, now) -> pages home
-//! service(now, outside, only: Option<ClientId>)                    what a doorbell or a tick asks for
-//! before_sleep() -> bool (may sleep)
-//! alloc_bulk(ClientId, &AllocBulk, Patience, now, outside) -> Result<AllocOutcome, CallError>
-//! free_bulk(ClientId, &FreeBulk, now) -> Result<FreeReply, CallError>
-//! abandon(ClientId, request_id)                                    a call given up before its reply
-//! apply(Command, now, outside) -> Result<Reply, CommandError>
-//! poll(now, outside) -> Option<Now>                                advances operations; when to poll again
-//! take_effects() -> Vec<Effect>
-//! populated(SectionId, Result<Backing, String>, now)   punched(SectionId, Result<(), String>, now)
-//! changes() -> Changes { home, operations, events }                counters: what waits may look again
-//! verify() -> VerifyReport
-//! ```
+//! Inside, in the order of imports: `cell`, `tally`, `owners` (whose each block is), `zones`,
+//! `custody` (the line between zones and clients), `demand`, `lanes`, `ledger`, `client`,
+//! then the parts of [`Engine`]: `worker` (settle and refill), `recall`, `reclaim`,
+//! `calls`, `operation`, `request`, `holders`, `hotplug`, `drain`, `apply`, `snapshot`,
+//! `verify`.
 
 #![forbid(unsafe_code)]
-#![allow(dead_code, reason = "the parts that use these follow")]
 
+mod apply;
 mod call;
+mod calls;
 mod cell;
 mod client;
 mod command;
 mod config;
+mod custody;
+mod demand;
+mod drain;
 mod events;
+mod holders;
+mod hotplug;
 mod id;
 mod info;
+mod lanes;
 mod ledger;
 mod misuse;
 mod num;
+mod operation;
 mod outside;
 mod owners;
+mod recall;
+mod reclaim;
 mod report;
+mod request;
+mod snapshot;
 mod tally;
 mod verify;
+mod worker;
 mod zones;
+
+use hugepool_shm::control::ControlGeometry;
+use hugepool_shm::words::Words;
 
 pub use call::{
     AllocBulk, AllocOutcome, AllocReply, CallError, ClaimedRun, FreeBulk, FreeReply, LentRun,
@@ -80,4 +80,81 @@ pub struct Changes {
     pub operations: u64,
     /// Number of the last event.
     pub events: u64,
+}
+
+/// Zones, owners, clients and what is being done with them.
+#[derive(Debug)]
+pub struct Engine {
+    custody: custody::Custody,
+    clients: client::Clients,
+    operations: operation::Operations,
+    events: events::Events,
+    effects: Vec<Effect>,
+    defaults: Defaults,
+    /// batch and high of clients to come, as set by hand.
+    pcp: client::FixedPcp,
+    /// Rises when something has changed that bounds lanes.
+    bounds_version: u64,
+    pressure: recall::Pressure,
+    last_tick: Now,
+    nr_misuses: u64,
+    nr_reclaimed_pages: u64,
+}
+
+impl Engine {
+    /// An engine with these zones, all their sections absent.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names what cannot be.
+    pub fn new(config: EngineConfig) -> Result<Engine, ConfigError> {
+        let zones = zones::Zones::new(config.geometry, config.zones)?;
+        let nr_pages = zones.nr_pages();
+        let refused = |why: String| ConfigError::OwnerTable { nr_pages, why };
+        let len = usize::try_from(nr_pages).map_err(|error| refused(error.to_string()))?;
+        let words = Words::anonymous(len).map_err(|error| refused(error.to_string()))?;
+        let owners = owners::Owners::new(config.geometry, words, zones.zone_of_sections());
+        Ok(Engine {
+            custody: custody::Custody::new(zones, owners),
+            clients: client::Clients::new(config.defaults.max_clients),
+            operations: operation::Operations::default(),
+            events: events::Events::default(),
+            effects: Vec::new(),
+            defaults: config.defaults,
+            pcp: client::FixedPcp::default(),
+            bounds_version: 1,
+            pressure: recall::Pressure::default(),
+            last_tick: Now::ZERO,
+            nr_misuses: 0,
+            nr_reclaimed_pages: 0,
+        })
+    }
+
+    /// What the runner is to do outside, in order; each is handed out once.
+    pub fn take_effects(&mut self) -> Vec<Effect> {
+        core::mem::take(&mut self.effects)
+    }
+
+    /// Counters for those who wait.
+    pub fn changes(&self) -> Changes {
+        Changes {
+            home: self.custody.nr_home,
+            operations: self.operations.nr_steps,
+            events: self.events.last_seq(),
+        }
+    }
+
+    /// Events after a sequence number, as far as they are kept.
+    pub fn events_since(&self, after: u64) -> EventBatch {
+        self.events.since(after)
+    }
+
+    /// The shape that a client's control segment must have.
+    pub fn control_geometry(&self, nr_lanes: u32) -> ControlGeometry {
+        let zones = &self.custody.zones;
+        ControlGeometry {
+            nr_lanes,
+            nr_sections: zones.nr_sections(),
+            nr_pages: zones.nr_pages(),
+        }
+    }
 }

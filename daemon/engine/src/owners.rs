@@ -144,9 +144,19 @@ impl Owners {
     /// Takes a block home if the claim is right: the section is online, the block is headed
     /// there, is the client's, and has the order and the generation claimed.
     pub fn take(&mut self, client: ClientId, claim: RawPage) -> Result<Taken, Misuse> {
-        let parts = (claim.pfn(), claim.order(), claim.generation());
-        let lent = self.check(client, parts.0, parts.1, parts.2)?;
-        Ok(self.bring_home(Pfn::new(parts.0), lent))
+        self.take_named(client, claim.pfn(), claim.order(), claim.generation())
+    }
+
+    /// As [`take`](Self::take), of a claim that is no page word.
+    pub fn take_named(
+        &mut self,
+        client: ClientId,
+        pfn: u32,
+        order: u32,
+        generation: u32,
+    ) -> Result<Taken, Misuse> {
+        let lent = self.check(client, pfn, order, generation)?;
+        Ok(self.bring_home(Pfn::new(pfn), lent))
     }
 
     /// What a claim names, if it is right; nothing changes.
@@ -242,6 +252,20 @@ impl Owners {
                 }
                 Cell::Home { .. } => 1,
             };
+        }
+    }
+
+    /// As [`for_each_head`](Self::for_each_head), whatever the counts say: for checking them.
+    /// A pageblock that was never lent out of is not looked at.
+    pub fn for_each_cell(&self, place: Place, found: &mut dyn FnMut(Pfn, Lent)) {
+        if self.tally.section_blocks(place.section).is_empty() {
+            return;
+        }
+        for pfn in self.pageblock_range(place) {
+            let pfn = Pfn::new(num::saturate(pfn));
+            if let Cell::Lent(lent) = self.cell(pfn) {
+                found(pfn, lent);
+            }
         }
     }
 

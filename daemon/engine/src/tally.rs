@@ -62,6 +62,16 @@ impl ClientTally {
         self.sections.get(at).filter(|row| row.pages > 0)
     }
 
+    /// Since when it has had something in the section, in milliseconds since boot.
+    pub fn since_ms(&self, section: u32) -> Option<u64> {
+        let blocks = &self.section(section)?.blocks;
+        blocks
+            .iter()
+            .filter(|block| block.pages > 0)
+            .map(|block| block.since_ms)
+            .min()
+    }
+
     /// Drops the row of a section that has gone.
     pub fn forget_section(&mut self, section: u32) {
         self.sections.retain(|row| row.section != section);

@@ -73,7 +73,8 @@ pub(crate) struct Zones {
     sections: Vec<SectionRow>,
     /// By zone: sections that are going offline.
     nr_leaving: [u32; NR_ZONES],
-    /// Rises with each announcement and withdrawal.
+    /// Rises with each announcement and withdrawal, from 1: a client that has mapped nothing
+    /// yet says 0.
     epoch: u32,
 }
 

@@ -1,0 +1,335 @@
+//! Serving what clients ask by call: bulk allocation and bulk free.
+//!
+//! Each call is answered at once. A caller that waits asks again when pages came home;
+//! what was found so far is kept for it under its request id.
+
+use hugepool_mm::{Order, Pfn};
+
+use crate::Engine;
+use crate::call::{
+    AllocBulk, AllocOutcome, AllocReply, CallError, FreeBulk, FreeReply, LentRun,
+    MAX_BLOCKS_PER_CALL, MAX_REFUSED_NAMED, Patience, Refused, Shortfall,
+};
+use crate::client::Client;
+use crate::custody::{Borrowed, Custody};
+use crate::id::{ClientId, Now, millis};
+use crate::ledger::{Answer, Known};
+use crate::num;
+use crate::outside::Outside;
+use crate::report::ClientState;
+use crate::zones::Zones;
+
+impl Engine {
+    /// Lends up to so many blocks of any order. Before it answers with fewer, unused blocks
+    /// are taken back from lanes.
+    ///
+    /// # Errors
+    /// [`CallError`]: nothing was lent. A shortfall is no error.
+    pub fn alloc_bulk(
+        &mut self,
+        session: ClientId,
+        request: &AllocBulk,
+        patience: Patience,
+        now: Now,
+        outside: &mut dyn Outside,
+    ) -> Result<AllocOutcome, CallError> {
+        let client = in_service(self.clients.get_mut(session))?;
+        settle_ids(
+            client,
+            &mut self.custody,
+            request.acknowledged,
+            &request.abandoned,
+        )?;
+        let order = self.check_order(request)?;
+        let client = in_service(self.clients.get_mut(session))?;
+        let zonelist = zonelist(client, &self.custody, request)?;
+        let mut reply = match known(client, request.request_id, self.defaults.max_unacknowledged)? {
+            None => AllocReply::default(),
+            Some(Answer::Alloc {
+                reply,
+                is_final: true,
+            }) => {
+                return Ok(AllocOutcome::Done(reply.clone()));
+            }
+            Some(Answer::Alloc { reply, .. }) => core::mem::take(reply),
+            Some(Answer::Free(_)) => {
+                return Err(CallError::OtherCall {
+                    request_id: request.request_id,
+                });
+            }
+        };
+        let ask = Ask {
+            session,
+            zonelist,
+            order,
+            request,
+            now,
+        };
+        let mut shortfall = self.lend_to(&ask, &mut reply);
+        if shortfall.is_some_and(may_be_relieved) && self.relieve(session, now, outside) > 0 {
+            shortfall = self.lend_to(&ask, &mut reply);
+        }
+        Ok(self.conclude(session, request.request_id, reply, shortfall, patience))
+    }
+
+    /// Takes blocks back. What is not the caller's is refused block by block, and nothing
+    /// else changes.
+    ///
+    /// # Errors
+    /// [`CallError`]: nothing was taken.
+    pub fn free_bulk(
+        &mut self,
+        session: ClientId,
+        request: &FreeBulk,
+    ) -> Result<FreeReply, CallError> {
+        let client = in_service(self.clients.get_mut(session))?;
+        settle_ids(client, &mut self.custody, request.acknowledged, &[])?;
+        let asked = request
+            .runs
+            .iter()
+            .map(|run| u64::from(run.nr_blocks))
+            .sum();
+        if asked > u64::from(MAX_BLOCKS_PER_CALL) {
+            return Err(CallError::TooManyBlocks {
+                asked,
+                most: MAX_BLOCKS_PER_CALL,
+            });
+        }
+        match known(client, request.request_id, self.defaults.max_unacknowledged)? {
+            None => {}
+            Some(Answer::Free(reply)) => return Ok(reply.clone()),
+            Some(Answer::Alloc { .. }) => {
+                return Err(CallError::OtherCall {
+                    request_id: request.request_id,
+                });
+            }
+        }
+        let mut reply = FreeReply::default();
+        for run in &request.runs {
+            for block in 0..u64::from(run.nr_blocks) {
+                // An absurd order or a run past the last page names no page.
+                let offset = block.checked_shl(run.order).filter(|_| run.order < 32);
+                let pfn = offset.and_then(|offset| u64::from(run.first_pfn).checked_add(offset));
+                let pfn = num::saturate(pfn.unwrap_or(u64::MAX));
+                let claim = (pfn, run.order, run.generation);
+                match self
+                    .custody
+                    .take_named_home(session, claim.0, claim.1, claim.2)
+                {
+                    Ok(_) => reply.nr_blocks += 1,
+                    Err(misuse) => {
+                        client.note_misuse(misuse);
+                        reply.nr_refused += 1;
+                        if reply.refused.len() < MAX_REFUSED_NAMED {
+                            reply.refused.push(Refused { pfn, misuse });
+                        }
+                    }
+                }
+            }
+        }
+        self.nr_misuses += u64::from(reply.nr_refused);
+        if request.request_id != 0 {
+            client
+                .ledger
+                .remember(request.request_id, Answer::Free(reply.clone()));
+        }
+        Ok(reply)
+    }
+
+    /// The caller gave a call up before it was answered, or its reply could not be handed over:
+    /// what was lent for it goes home, and the id is not served again.
+    pub fn abandon(&mut self, session: ClientId, request_id: u64) {
+        if let Some(client) = self.clients.get_mut(session).filter(|_| request_id != 0) {
+            // A full ledger is a caller's nonsense; its pages stay its own.
+            let _ = settle_ids(client, &mut self.custody, 0, &[request_id]);
+        }
+    }
+
+    fn check_order(&self, request: &AllocBulk) -> Result<Order, CallError> {
+        let max_order = self.custody.zones.geometry().max_order();
+        let order = u8::try_from(request.order).ok().and_then(Order::new);
+        let order = order
+            .filter(|&order| order <= max_order)
+            .ok_or(CallError::Order {
+                order: request.order,
+                max_order: u32::from(max_order.get()),
+            })?;
+        let asked = u64::from(request.nr_blocks);
+        if asked > u64::from(MAX_BLOCKS_PER_CALL) {
+            return Err(CallError::TooManyBlocks {
+                asked,
+                most: MAX_BLOCKS_PER_CALL,
+            });
+        }
+        Ok(order)
+    }
+
+    /// Lends what is missing in `reply`; returns why it is still short.
+    fn lend_to(&mut self, ask: &Ask<'_>, reply: &mut AllocReply) -> Option<Shortfall> {
+        let client = self.clients.get(ask.session)?;
+        let missing = ask.request.nr_blocks.saturating_sub(reply.nr_blocks);
+        let mut lent: Vec<(Pfn, u32)> = Vec::new();
+        let Borrowed {
+            nr_blocks,
+            shortfall,
+        } = self.custody.lend(
+            &client.borrower(&ask.zonelist),
+            ask.order,
+            ask.request.migratetype,
+            num::index(missing),
+            millis(ask.now),
+            &mut |pfn, generation| lent.push((pfn, generation)),
+        );
+        lent.sort_unstable();
+        append_runs(&mut reply.runs, &lent, ask.order, &self.custody.zones);
+        reply.nr_blocks += num::saturate(num::count(nr_blocks));
+        shortfall
+    }
+
+    fn conclude(
+        &mut self,
+        session: ClientId,
+        request_id: u64,
+        mut reply: AllocReply,
+        shortfall: Option<Shortfall>,
+        patience: Patience,
+    ) -> AllocOutcome {
+        // Without an id nothing can be kept for the caller: it waits for the first block.
+        let waits = patience == Patience::Waits && (request_id != 0 || reply.nr_blocks == 0);
+        let is_final = shortfall.is_none() || !waits;
+        reply.shortfall = match (shortfall, patience) {
+            (Some(reason), Patience::Over(timeout)) if may_pass(reason) => {
+                Some(Shortfall::Deadline { timeout })
+            }
+            (shortfall, _) => shortfall,
+        };
+        if request_id != 0
+            && let Some(client) = self.clients.get_mut(session)
+        {
+            let answer = Answer::Alloc {
+                reply: reply.clone(),
+                is_final,
+            };
+            client.ledger.remember(request_id, answer);
+        }
+        match reply.shortfall {
+            Some(shortfall) if !is_final => AllocOutcome::Waiting {
+                nr_blocks: reply.nr_blocks,
+                shortfall,
+            },
+            _ => AllocOutcome::Done(reply),
+        }
+    }
+}
+
+/// One call's way through the engine.
+#[derive(Debug)]
+struct Ask<'a> {
+    session: ClientId,
+    zonelist: Vec<usize>,
+    order: Order,
+    request: &'a AllocBulk,
+    now: Now,
+}
+
+fn in_service(client: Option<&mut Client>) -> Result<&mut Client, CallError> {
+    let client = client.ok_or(CallError::NoSession)?;
+    match client.state {
+        ClientState::Attaching | ClientState::Attached => Ok(client),
+        ClientState::Detached | ClientState::Poisoned => Err(CallError::Detached),
+    }
+}
+
+/// What the call says of earlier ids: facts, whatever becomes of the call itself.
+fn settle_ids(
+    client: &mut Client,
+    custody: &mut Custody,
+    acknowledged: u64,
+    abandoned: &[u64],
+) -> Result<(), CallError> {
+    client.ledger.acknowledge(acknowledged);
+    for &id in abandoned {
+        for run in client.ledger.abandon(id)? {
+            let order = run.order.nr_pages();
+            for block in 0..run.nr_blocks {
+                let pfn = run.first.get().saturating_add(block.saturating_mul(order));
+                // What is no longer as it was lent has been freed by the caller meanwhile.
+                let order = u32::from(run.order.get());
+                let _ = custody.take_named_home(client.id, pfn, order, run.generation);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What was answered under this id before; `None` for a new id and for no id.
+fn known(
+    client: &mut Client,
+    request_id: u64,
+    most: usize,
+) -> Result<Option<&mut Answer>, CallError> {
+    if request_id == 0 {
+        return Ok(None);
+    }
+    match client.ledger.look_up(request_id, most)? {
+        Known::New => Ok(None),
+        Known::Answer(answer) => Ok(Some(answer)),
+    }
+}
+
+/// The zones that may serve the request, best first.
+fn zonelist(
+    client: &Client,
+    custody: &Custody,
+    request: &AllocBulk,
+) -> Result<Vec<usize>, CallError> {
+    let Some(name) = &request.zone else {
+        return Ok(client.zonelist(request.migratetype).to_vec());
+    };
+    let name = || name.clone();
+    let Some(zone) = custody.zones.named(&name()) else {
+        return Err(CallError::NoSuchZone { name: name() });
+    };
+    if !client.may_use(zone) {
+        return Err(CallError::ZoneForbidden { name: name() });
+    }
+    if !custody.zones.zone(zone).admits(request.migratetype) {
+        return Err(CallError::MovableOnly { name: name() });
+    }
+    Ok(vec![zone])
+}
+
+/// Whether pages in lanes could be what is missing.
+fn may_be_relieved(shortfall: Shortfall) -> bool {
+    match shortfall {
+        Shortfall::ZoneEmpty { .. } | Shortfall::Fragmented { .. } | Shortfall::Offlining => true,
+        Shortfall::Quota { .. } | Shortfall::NotMapped { .. } | Shortfall::Deadline { .. } => false,
+    }
+}
+
+/// Whether waiting longer could have helped, so that the deadline is the reason.
+fn may_pass(shortfall: Shortfall) -> bool {
+    !matches!(shortfall, Shortfall::Quota { .. })
+}
+
+/// Adds blocks, sorted by pfn, to runs.
+fn append_runs(runs: &mut Vec<LentRun>, lent: &[(Pfn, u32)], order: Order, zones: &Zones) {
+    for &(first, generation) in lent {
+        let follows = runs.last().is_some_and(|run| {
+            let nr_pages = run.nr_blocks.saturating_mul(order.nr_pages());
+            run.generation == generation
+                && run.first.checked_add(nr_pages) == Some(first)
+                // Zones lie one behind the other; a run is of one.
+                && zones.of_page(run.first) == zones.of_page(first)
+        });
+        match runs.last_mut().filter(|_| follows) {
+            Some(run) => run.nr_blocks += 1,
+            None => runs.push(LentRun {
+                first,
+                nr_blocks: 1,
+                order,
+                generation,
+            }),
+        }
+    }
+}

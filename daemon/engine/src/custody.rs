@@ -1,0 +1,311 @@
+//! The line between the zones and the clients: out by [`lend`](Custody::lend), home by the rest.
+//!
+//! Holds the two that must agree, zones and owner table, and changes both in one step:
+//! a page that is not free, not in a daemon's list and not lent does not exist outside
+//! this file. Knows no lanes, calls or operations.
+
+use hugepool_mm::{
+    AllocFlags, Migratetype, Order, Pfn, SectionId, Shortfall as ZoneShortfall, Zone,
+};
+use hugepool_shm::control::ControlSegment;
+use hugepool_shm::raw::RawPage;
+
+use crate::call::Shortfall;
+use crate::id::ClientId;
+use crate::misuse::Misuse;
+use crate::num;
+use crate::owners::{Owners, Taken};
+use crate::zones::Zones;
+
+/// Blocks put aside while looking for some in sections that the borrower has mapped.
+const MAX_ASIDE: usize = 4096;
+
+/// Zones and owners.
+#[derive(Debug)]
+pub(crate) struct Custody {
+    pub zones: Zones,
+    pub owners: Owners,
+    /// Blocks that came home since the start: moves when a waiting caller may try again.
+    pub nr_home: u64,
+    heads: Vec<Pfn>,
+}
+
+/// Who borrows, and what it may.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Borrower<'a> {
+    pub client: ClientId,
+    /// Zone indexes, best first.
+    pub zonelist: &'a [usize],
+    /// The most pages it may own.
+    pub ceiling_pages: Option<u64>,
+    /// Where it marks sections as mapped; one without a segment maps nothing.
+    pub segment: Option<&'a ControlSegment>,
+}
+
+/// What came of borrowing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Borrowed {
+    pub nr_blocks: usize,
+    /// Why fewer than asked.
+    pub shortfall: Option<Shortfall>,
+}
+
+/// Why a zone gave less than asked; the worst of all zones is told.
+#[derive(Clone, Copy, Debug, Default)]
+struct Why {
+    is_unmapped: bool,
+    zone_ceiling: Option<(u64, u64)>,
+}
+
+impl Custody {
+    pub fn new(zones: Zones, owners: Owners) -> Custody {
+        Custody {
+            zones,
+            owners,
+            nr_home: 0,
+            heads: Vec::new(),
+        }
+    }
+
+    /// Lends up to `nr` blocks and tells each with the generation of its lend. Check and
+    /// take are one step, and custody is recorded when it returns: what is told may be
+    /// published then.
+    pub fn lend(
+        &mut self,
+        who: &Borrower<'_>,
+        order: Order,
+        migratetype: Migratetype,
+        nr: usize,
+        now_ms: u64,
+        tell: &mut dyn FnMut(Pfn, u32),
+    ) -> Borrowed {
+        let owned = self
+            .owners
+            .tally()
+            .client(who.client)
+            .map_or(0, |account| account.pages);
+        let quota = who
+            .ceiling_pages
+            .map_or(u64::MAX, |most| most.saturating_sub(owned));
+        let wanted = nr.min(usize::try_from(quota >> order.get()).unwrap_or(usize::MAX));
+        let mut heads = core::mem::take(&mut self.heads);
+        heads.clear();
+        let mut why = Why::default();
+        for (position, &zone) in who.zonelist.iter().enumerate() {
+            if heads.len() < wanted && self.zones.zone(zone).admits(migratetype) {
+                let ask = Ask {
+                    zone,
+                    preferred: who.zonelist[0],
+                    order,
+                    migratetype,
+                };
+                debug_assert!(position > 0 || zone == ask.preferred);
+                self.take_from_zone(ask, who, wanted, &mut heads, &mut why);
+            }
+        }
+        let nr_blocks = heads.len();
+        self.owners
+            .lend(who.client, order, migratetype, &heads, now_ms, tell);
+        self.heads = heads;
+        let shortfall = if nr_blocks == nr {
+            None
+        } else if nr_blocks == wanted {
+            let ceiling_pages = who.ceiling_pages.unwrap_or(u64::MAX);
+            let owned_pages = owned + (num::count(nr_blocks) << order.get());
+            Some(Shortfall::Quota {
+                owned_pages,
+                ceiling_pages,
+            })
+        } else {
+            Some(self.shortfall(who, order, migratetype, why))
+        };
+        Borrowed {
+            nr_blocks,
+            shortfall,
+        }
+    }
+
+    fn take_from_zone(
+        &mut self,
+        ask: Ask,
+        who: &Borrower<'_>,
+        wanted: usize,
+        heads: &mut Vec<Pfn>,
+        why: &mut Why,
+    ) {
+        let mut wanted = wanted;
+        if let Some(ceiling) = self.zones.settings(ask.zone).ceiling_pages {
+            let lent = self.owners.tally().zone_pages(ask.zone);
+            let room = ceiling.saturating_sub(lent) >> ask.order.get();
+            let room = heads
+                .len()
+                .saturating_add(usize::try_from(room).unwrap_or(usize::MAX));
+            if room < wanted {
+                wanted = room;
+                why.zone_ceiling = Some((lent, ceiling));
+            }
+        }
+        let is_current = who
+            .segment
+            .is_none_or(|segment| segment.mapped_epoch() == self.zones.epoch());
+        let zones = &mut self.zones;
+        match who.segment {
+            Some(segment) if !is_current => {
+                let mut aside = Vec::new();
+                while heads.len() < wanted && aside.len() < MAX_ASIDE {
+                    let from = heads.len();
+                    if take(zones.zone_mut(ask.zone), ask, wanted - from, heads) == 0 {
+                        break;
+                    }
+                    let usable = |pfn: &Pfn| {
+                        let section = zones.geometry().section_of(*pfn);
+                        segment.is_mapped(section.get(), zones.announced(section))
+                    };
+                    aside.extend(heads[from..].iter().copied().filter(|pfn| !usable(pfn)));
+                    let mut at = 0;
+                    heads.retain(|pfn| {
+                        at += 1;
+                        at <= from || usable(pfn)
+                    });
+                }
+                why.is_unmapped |= !aside.is_empty();
+                let zone = zones.zone_mut(ask.zone);
+                aside.into_iter().for_each(|pfn| zone.free(pfn, ask.order));
+            }
+            _ => {
+                take(zones.zone_mut(ask.zone), ask, wanted - heads.len(), heads);
+            }
+        }
+    }
+
+    /// Why the zones of the borrower's list gave less.
+    fn shortfall(
+        &self,
+        who: &Borrower<'_>,
+        order: Order,
+        migratetype: Migratetype,
+        why: Why,
+    ) -> Shortfall {
+        if let Some((owned_pages, ceiling_pages)) = why.zone_ceiling {
+            return Shortfall::Quota {
+                owned_pages,
+                ceiling_pages,
+            };
+        }
+        if why.is_unmapped {
+            return Shortfall::NotMapped {
+                section_epoch: self.zones.epoch(),
+            };
+        }
+        let (mut free_pages, mut min_pages, mut isolated) = (0, 0, 0);
+        let mut fragmented = None;
+        for &at in who.zonelist {
+            let zone = self.zones.zone(at);
+            if !zone.admits(migratetype) {
+                continue;
+            }
+            free_pages += zone.free_pages();
+            min_pages += zone.watermarks().min;
+            if self.zones.leaving() >> at & 1 == 1 {
+                isolated += self.zones.counts(at).isolated;
+            }
+            if let ZoneShortfall::Fragmented { largest_order, .. } =
+                zone.shortfall(order, AllocFlags::MIN)
+            {
+                fragmented = fragmented.max(Some(largest_order));
+            }
+        }
+        match fragmented {
+            Some(_) => Shortfall::Fragmented {
+                free_pages,
+                largest_order: fragmented,
+            },
+            None if isolated >= u64::from(order.nr_pages()) => Shortfall::Offlining,
+            None => Shortfall::ZoneEmpty {
+                free_pages,
+                min_pages,
+            },
+        }
+    }
+
+    /// Takes home a block that the client claims to give back.
+    pub fn take_home(&mut self, client: ClientId, claim: RawPage) -> Result<Taken, Misuse> {
+        let taken = self.owners.take(client, claim)?;
+        self.put(taken);
+        Ok(taken)
+    }
+
+    /// As [`take_home`](Self::take_home), of a claim that came by call.
+    pub fn take_named_home(
+        &mut self,
+        client: ClientId,
+        pfn: u32,
+        order: u32,
+        generation: u32,
+    ) -> Result<Taken, Misuse> {
+        let taken = self.owners.take_named(client, pfn, order, generation)?;
+        self.put(taken);
+        Ok(taken)
+    }
+
+    /// As [`take_home`](Self::take_home), of a block named by its head alone.
+    pub fn take_head_home(&mut self, client: ClientId, pfn: u32) -> Result<Taken, Misuse> {
+        let taken = self.owners.take_head(client, pfn)?;
+        self.put(taken);
+        Ok(taken)
+    }
+
+    /// Takes home all that is the client's; returns its pages.
+    pub fn sweep_home(&mut self, client: ClientId) -> u64 {
+        let mut taken = self.owners.sweep(client);
+        let nr_pages = taken
+            .iter()
+            .map(|block| u64::from(block.order.nr_pages()))
+            .sum();
+        self.nr_home += num::count(taken.len());
+        taken.sort_unstable_by_key(|block| (block.order, block.pfn));
+        let mut heads = Vec::new();
+        for run in taken.chunk_by(|a, b| a.order == b.order) {
+            heads.clear();
+            heads.extend(run.iter().map(|block| block.pfn));
+            self.zones.free_bulk(&heads, run[0].order);
+        }
+        nr_pages
+    }
+
+    /// The section is gone for good: nothing remembers its pages.
+    pub fn forget_section(&mut self, section: SectionId) {
+        self.owners.forget_section(section);
+    }
+
+    fn put(&mut self, taken: Taken) {
+        self.nr_home += 1;
+        self.zones.put(taken.pfn, taken.order);
+    }
+}
+
+/// One visit to a zone.
+#[derive(Clone, Copy, Debug)]
+struct Ask {
+    zone: usize,
+    /// The zone that the request would rather have.
+    preferred: usize,
+    order: Order,
+    migratetype: Migratetype,
+}
+
+/// Takes up to `nr` blocks; with nothing left, the daemon's own lists are drained once
+/// and it is tried again. Returns how many.
+fn take(zone: &mut Zone, ask: Ask, nr: usize, out: &mut Vec<Pfn>) -> usize {
+    let reserve_pages = zone.protection().get(ask.preferred).copied().unwrap_or(0);
+    let flags = AllocFlags {
+        reserve_pages,
+        ..AllocFlags::MIN
+    };
+    let mut taken = zone.pcp_take(ask.order, ask.migratetype, nr, flags, out);
+    if taken < nr && zone.counts().pcp > 0 {
+        zone.pcp_drain();
+        taken += zone.pcp_take(ask.order, ask.migratetype, nr - taken, flags, out);
+    }
+    taken
+}

@@ -1,0 +1,249 @@
+//! Long tasks: what is asked, where it stands, and the table of those that run or have ended.
+//!
+//! An operation is a list of tasks, one a section, each all or nothing, or a drain of
+//! lanes. The steps themselves are [`hotplug`](crate::hotplug)'s and
+//! [`drain`](crate::drain)'s; here is what they leave behind.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use hugepool_mm::{OnlineOrder, SectionId};
+
+use crate::command::SectionRefusal;
+use crate::id::{ClientId, Now, OperationId, millis};
+use crate::num;
+use crate::report::{OperationKind, OperationReport, OperationState, Recalled, SectionOutcome};
+use crate::zones::Zones;
+
+/// Ended operations that are remembered.
+const KEPT: usize = 64;
+/// Operations at a time.
+pub(crate) const MAX_RUNNING: usize = 32;
+
+/// Where a section is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The runner makes its backing.
+    Populating,
+    /// Isolated; its pages come home.
+    Leaving,
+    /// The runner gives its backing back.
+    Punching,
+    /// The runner gives back what it has made, because the operation was cancelled.
+    Unwinding,
+    /// Done or refused.
+    Ended,
+}
+
+/// One section's part of an operation.
+#[derive(Clone, Debug)]
+pub(crate) struct Task {
+    pub step: Step,
+    pub outcome: SectionOutcome,
+}
+
+impl Task {
+    /// The section.
+    pub fn section(&self) -> SectionId {
+        self.outcome.section
+    }
+}
+
+/// Lanes that are being emptied.
+#[derive(Clone, Debug)]
+pub(crate) struct Rounds {
+    /// Whose.
+    pub clients: Vec<ClientId>,
+    /// When the next round may begin.
+    pub next: Now,
+    /// Time between the next two.
+    pub pause: Now,
+}
+
+/// A long task.
+#[derive(Clone, Debug)]
+pub(crate) struct Operation {
+    pub id: OperationId,
+    pub kind: OperationKind,
+    pub began: Now,
+    /// Until when it waits.
+    pub deadline: Now,
+    pub is_cancelled: bool,
+    pub online_order: OnlineOrder,
+    pub keep_offline: bool,
+    pub tasks: Vec<Task>,
+    pub rounds: Rounds,
+    /// Of a drain or an eviction.
+    pub recalled: Option<Recalled>,
+}
+
+/// First pause between two rounds of one operation.
+pub(crate) const FIRST_PAUSE: Now = Now::from_millis(10);
+
+impl Operation {
+    pub fn new(kind: OperationKind, now: Now, deadline: Now) -> Operation {
+        Operation {
+            id: OperationId(0),
+            kind,
+            began: now,
+            deadline,
+            is_cancelled: false,
+            online_order: OnlineOrder::default(),
+            keep_offline: false,
+            tasks: Vec::new(),
+            rounds: Rounds {
+                clients: Vec::new(),
+                next: now,
+                pause: FIRST_PAUSE,
+            },
+            recalled: None,
+        }
+    }
+
+    /// Whether all its sections are done or refused.
+    pub fn has_ended(&self) -> bool {
+        self.tasks.iter().all(|task| task.step == Step::Ended)
+    }
+
+    /// The tasks at a step, by index.
+    pub fn at(&self, step: Step) -> Vec<usize> {
+        let tasks = self.tasks.iter().enumerate();
+        tasks
+            .filter(|(_, task)| task.step == step)
+            .map(|(at, _)| at)
+            .collect()
+    }
+
+    /// The task of a section.
+    pub fn task_of(&self, section: SectionId) -> Option<usize> {
+        self.tasks.iter().position(|task| task.section() == section)
+    }
+
+    /// A section is done, or refused.
+    pub fn end_task(&mut self, at: usize, result: Result<(), SectionRefusal>, now: Now) {
+        let began = self.began;
+        let task = &mut self.tasks[at];
+        task.step = Step::Ended;
+        task.outcome.done = Some(result);
+        let took = now.saturating_sub(began).as_micros();
+        task.outcome.took_us = u64::try_from(took).unwrap_or(u64::MAX);
+    }
+
+    fn state(&self, is_running: bool) -> OperationState {
+        if is_running {
+            OperationState::Running
+        } else if self.is_cancelled {
+            OperationState::Cancelled
+        } else if self
+            .tasks
+            .iter()
+            .all(|task| task.outcome.done == Some(Ok(())))
+        {
+            OperationState::Done
+        } else {
+            OperationState::Failed
+        }
+    }
+
+    /// Where it stands.
+    pub fn report(&self, zones: &Zones, now: Now, is_running: bool) -> OperationReport {
+        let section_pages = u64::from(zones.geometry().section_pages());
+        let done = |task: &Task| match task.step {
+            Step::Ended if task.outcome.done == Some(Ok(())) => section_pages,
+            Step::Leaving => zones
+                .section(task.section())
+                .map_or(0, |row| zones.zone(row.zone).isolated_free(task.section())),
+            _ => 0,
+        };
+        let mut sections: Vec<SectionOutcome> = Vec::with_capacity(self.tasks.len());
+        for task in &self.tasks {
+            let state = zones.state(task.section());
+            sections.push(SectionOutcome {
+                state,
+                ..task.outcome.clone()
+            });
+        }
+        let nr_ended = num::count(self.tasks.iter().filter(|t| t.step == Step::Ended).count());
+        let nr_left = num::count(self.tasks.len()) - nr_ended;
+        let age = now.saturating_sub(self.began);
+        // What has been done tells how long the rest takes; what waits for others does not.
+        let can_tell = is_running && nr_ended > 0 && self.kind != OperationKind::Offline;
+        OperationReport {
+            id: self.id,
+            kind: self.kind,
+            state: self.state(is_running),
+            dry_run: self.id == OperationId(0),
+            done_pages: self.tasks.iter().map(done).sum(),
+            total_pages: num::count(self.tasks.len()) * section_pages,
+            estimate_ms: can_tell.then(|| millis(age) * nr_left / nr_ended),
+            age_ms: millis(age),
+            sections,
+            recalled: self.recalled.clone(),
+        }
+    }
+}
+
+/// All operations, running and ended.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Operations {
+    last: u64,
+    running: BTreeMap<OperationId, Operation>,
+    ended: VecDeque<OperationReport>,
+    /// Rises with every step that anybody might wait for.
+    pub nr_steps: u64,
+}
+
+impl Operations {
+    /// The number of the next operation.
+    pub fn next_id(&mut self) -> OperationId {
+        self.last += 1;
+        OperationId(self.last)
+    }
+
+    pub fn nr_running(&self) -> usize {
+        self.running.len()
+    }
+
+    pub fn get(&self, id: OperationId) -> Option<&Operation> {
+        self.running.get(&id)
+    }
+
+    /// Those that run, by id.
+    pub fn running(&self) -> impl Iterator<Item = &Operation> {
+        self.running.values()
+    }
+
+    /// Their ids.
+    pub fn ids(&self) -> Vec<OperationId> {
+        self.running.keys().copied().collect()
+    }
+
+    /// Takes an operation out to work on it.
+    pub fn take(&mut self, id: OperationId) -> Option<Operation> {
+        self.running.remove(&id)
+    }
+
+    /// Puts an operation that runs on back.
+    pub fn put(&mut self, operation: Operation) {
+        self.nr_steps += 1;
+        self.running.insert(operation.id, operation);
+    }
+
+    /// Remembers how an operation has ended.
+    pub fn end(&mut self, report: OperationReport) {
+        self.nr_steps += 1;
+        if self.ended.len() == KEPT {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(report);
+    }
+
+    /// How an operation has ended, while that is remembered.
+    pub fn ended(&self, id: OperationId) -> Option<&OperationReport> {
+        self.ended.iter().find(|report| report.id == id)
+    }
+
+    /// All that have ended and are remembered, by the time of their end.
+    pub fn all_ended(&self) -> impl Iterator<Item = &OperationReport> {
+        self.ended.iter()
+    }
+}

@@ -1,0 +1,139 @@
+//! Taking unused pages back from lanes without their clients' help (PROTOCOLS P3).
+//!
+//! A round closes the lanes that hold something, issues one barrier for all of them, and
+//! takes each that nobody is in; who is in one is waited for, and after 10 ms all beyond
+//! its reach is taken. Later visits of [`service`](Engine::service) and
+//! [`poll`](Engine::poll) finish what a round has left open.
+
+use crate::Engine;
+use crate::client::{Client, Clients};
+use crate::id::{ClientId, Now};
+use crate::lanes::Lane;
+use crate::outside::Outside;
+use crate::worker::{Sick, take_closed};
+
+/// A round that brought nothing makes the next one wait twice as long, up to this.
+pub(crate) const MAX_PAUSE: Now = Now::from_millis(160);
+/// Time between two rounds under pressure.
+const MIN_PAUSE: Now = Now::from_millis(5);
+
+/// When lanes may next be emptied for a caller that would fall short.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pressure {
+    not_before: Now,
+    pause: Now,
+}
+
+impl Default for Pressure {
+    fn default() -> Pressure {
+        Pressure {
+            not_before: Now::ZERO,
+            pause: MIN_PAUSE,
+        }
+    }
+}
+
+impl Engine {
+    /// Starts a round over these clients' lanes that hold something, and takes what can be
+    /// taken at once. Returns the pages that came home.
+    pub(crate) fn recall(&mut self, ids: &[ClientId], now: Now, outside: &mut dyn Outside) -> u64 {
+        let mut nr_closed = 0;
+        let mut sick = Vec::new();
+        for &id in ids {
+            let Some(client) = self.clients.get_mut(id) else {
+                continue;
+            };
+            match close_lanes(client, false, now) {
+                Ok(nr) => nr_closed += nr,
+                Err(found) => sick.push((id, found)),
+            }
+        }
+        for (id, sick) in sick {
+            self.poison(id, sick, now, outside);
+        }
+        if nr_closed > 0 {
+            outside.barrier();
+        }
+        self.advance_recalls(ids, now, outside)
+    }
+
+    /// Goes on with the rounds under way: takes what can be taken now. Returns the pages
+    /// that came home.
+    pub(crate) fn advance_recalls(
+        &mut self,
+        ids: &[ClientId],
+        now: Now,
+        outside: &mut dyn Outside,
+    ) -> u64 {
+        ids.iter()
+            .map(|&id| self.take_lanes(id, now, outside))
+            .sum()
+    }
+
+    /// Takes what can be taken from one client's closed lanes.
+    pub(crate) fn take_lanes(&mut self, id: ClientId, now: Now, outside: &mut dyn Outside) -> u64 {
+        let Some(client) = self.clients.get_mut(id) else {
+            return 0;
+        };
+        let before = client.nr_misuses;
+        let taken = take_closed(client, &mut self.custody, now);
+        self.nr_misuses += client.nr_misuses - before;
+        match taken {
+            Ok(nr_pages) => nr_pages,
+            Err(sick) => {
+                self.poison(id, sick, now, outside);
+                0
+            }
+        }
+    }
+
+    /// Before a caller falls short: empties the lanes of the others, and if that brings
+    /// nothing its own. Returns the pages that came home.
+    pub(crate) fn relieve(&mut self, id: ClientId, now: Now, outside: &mut dyn Outside) -> u64 {
+        if now < self.pressure.not_before {
+            return 0;
+        }
+        let mut others = self.clients.ids();
+        others.retain(|&other| other != id);
+        let mut nr_pages = self.recall(&others, now, outside);
+        if nr_pages == 0 {
+            nr_pages = self.recall(&[id], now, outside);
+        }
+        let pause = if nr_pages > 0 {
+            MIN_PAUSE
+        } else {
+            self.pressure.pause * 2
+        };
+        self.pressure = Pressure {
+            not_before: now + pause,
+            pause: pause.min(MAX_PAUSE),
+        };
+        nr_pages
+    }
+}
+
+/// Whether a round over these clients has lanes that it waits for.
+pub(crate) fn is_pending(clients: &Clients, ids: &[ClientId]) -> bool {
+    let links = ids.iter().filter_map(|&id| clients.get(id)?.link.as_ref());
+    links.flat_map(|link| &link.lanes).any(Lane::is_pending)
+}
+
+/// Whether an operation in flight keeps a lane of these clients closed.
+pub(crate) fn is_stuck(clients: &Clients, ids: &[ClientId]) -> bool {
+    let links = ids.iter().filter_map(|&id| clients.get(id)?.link.as_ref());
+    links.flat_map(|link| &link.lanes).any(Lane::is_stuck)
+}
+
+/// Closes a client's open lanes: those that hold something, or, to be shut, all. Returns
+/// how many it closed.
+pub(crate) fn close_lanes(client: &mut Client, to_be_shut: bool, now: Now) -> Result<usize, Sick> {
+    let Some(link) = &mut client.link else {
+        return Ok(0);
+    };
+    let mut nr_closed = 0;
+    for (at, lane) in link.lanes.iter_mut().enumerate() {
+        let is_worth_it = to_be_shut || lane.blocks().map_err(|why| Sick { lane: at, why })? > 0;
+        nr_closed += usize::from(is_worth_it && lane.close(to_be_shut, now));
+    }
+    Ok(nr_closed)
+}

@@ -1,0 +1,251 @@
+//! Clients that come and go: attach, detach, eviction, poisoning, burial.
+//!
+//! A hang-up shuts a client's lanes and takes home what lies in them; what it holds stays its
+//! own until its pidfd says that it is dead (PROTOCOLS P8). Only then is it buried: its
+//! custody swept, its slot free for a next life.
+
+use hugepool_shm::control::ControlSegment;
+use hugepool_shm::lane_daemon::LaneDaemon;
+
+use crate::client::{AttachError, AttachSpec, Client, ConnectSpec, Link};
+use crate::custody::Custody;
+use crate::events::About;
+use crate::id::{ClientId, Now};
+use crate::lanes::{Gate, Lane};
+use crate::num;
+use crate::outside::{Effect, Outside};
+use crate::recall::close_lanes;
+use crate::report::ClientState;
+use crate::worker::Sick;
+use crate::{CallError, Engine};
+
+/// Why a segment was closed, as its client reads it.
+const CLOSED_DETACHED: u32 = 1;
+const CLOSED_POISONED: u32 = 2;
+
+impl Engine {
+    /// Takes a client in that has a fresh segment. It is lent nothing before
+    /// [`ready`](Self::ready).
+    ///
+    /// # Errors
+    /// [`AttachError`]: nothing has changed.
+    pub fn attach(
+        &mut self,
+        spec: AttachSpec,
+        segment: ControlSegment,
+        now: Now,
+    ) -> Result<ClientId, AttachError> {
+        let client_index = spec.client_index;
+        if num::index(client_index) >= hugepool_shm::raw::NR_CLIENTS {
+            return Err(AttachError::ClientIndex { client_index });
+        }
+        let zones = &self.custody.zones;
+        let shape = segment.geometry();
+        if (shape.nr_sections, shape.nr_pages) != (zones.nr_sections(), zones.nr_pages()) {
+            return Err(AttachError::Segment {
+                there_sections: shape.nr_sections,
+                there_pages: shape.nr_pages,
+                sections: zones.nr_sections(),
+                pages: zones.nr_pages(),
+            });
+        }
+        let id = self.enter(spec, now)?;
+        announce_all(&self.custody, &segment);
+        let client = self.clients.get_mut(id).expect("it has just been entered");
+        let most = client.ceiling_pages.unwrap_or(u64::MAX);
+        segment.set_claim_allowance(most);
+        let lanes = (0..shape.nr_lanes).filter_map(|at| LaneDaemon::new(segment.clone(), at));
+        client.link = Some(Link {
+            lanes: lanes.map(Lane::new).collect(),
+            segment,
+            client_index,
+            uses_membarrier: false,
+            bounds: crate::demand::NO_BOUNDS,
+            bounds_version: 0,
+            map_cursor: 0,
+            is_told_awake: true,
+            nr_fruitless: 0,
+        });
+        self.bounds_version += 1;
+        self.refresh_bounds(id);
+        let text = format!("client {id} attaches");
+        self.events.note(now, "attach", About::client(id), text);
+        Ok(id)
+    }
+
+    /// The client has mapped its segment; whether it relies on the daemon's barrier. Its
+    /// lanes are in service from now on.
+    ///
+    /// # Errors
+    /// [`CallError::NoSession`], [`CallError::Detached`].
+    pub fn ready(&mut self, id: ClientId, uses_membarrier: bool) -> Result<(), CallError> {
+        let client = self.clients.get_mut(id).ok_or(CallError::NoSession)?;
+        match client.state {
+            ClientState::Attaching | ClientState::Attached => client.state = ClientState::Attached,
+            ClientState::Detached | ClientState::Poisoned => return Err(CallError::Detached),
+        }
+        if let Some(link) = &mut client.link {
+            link.uses_membarrier = uses_membarrier;
+        }
+        Ok(())
+    }
+
+    /// Takes a session in that has no segment and no token: what it is lent goes home when it
+    /// [`disconnect`](Self::disconnect)s.
+    ///
+    /// # Errors
+    /// [`AttachError`]: nothing has changed.
+    pub fn connect(&mut self, spec: ConnectSpec, now: Now) -> Result<ClientId, AttachError> {
+        let ConnectSpec {
+            uid,
+            gid,
+            pid,
+            zones,
+        } = spec;
+        let name = String::from("(connection)");
+        let id = self.enter(
+            AttachSpec {
+                uid,
+                gid,
+                pid,
+                name,
+                client_index: 0,
+                zones,
+            },
+            now,
+        )?;
+        let client = self.clients.get_mut(id).expect("it has just been entered");
+        client.state = ClientState::Attached;
+        Ok(id)
+    }
+
+    /// The connection is closed: its pages go home. Harmless for a session that is not there.
+    pub fn disconnect(&mut self, id: ClientId) {
+        if self
+            .clients
+            .get(id)
+            .is_some_and(|client| client.link.is_none())
+        {
+            self.custody.sweep_home(id);
+            self.custody.owners.close(id);
+            self.clients.remove(id);
+        }
+    }
+
+    /// The client hung up: its lanes are shut, what lies in them goes home, its calls are
+    /// refused. What it holds stays its own. Harmless when repeated.
+    pub fn detach(&mut self, id: ClientId, now: Now, outside: &mut dyn Outside) {
+        let Some(client) = self.clients.get(id) else {
+            return;
+        };
+        if matches!(client.state, ClientState::Attaching | ClientState::Attached) {
+            let text = format!("client {id} hangs up");
+            self.events.note(now, "detach", About::client(id), text);
+            self.shut(id, ClientState::Detached, now, outside);
+        }
+    }
+
+    /// The client is dead: all that is its own goes home, its slot is free. Returns the pages
+    /// that came home. Harmless when repeated.
+    pub fn bury(&mut self, id: ClientId, now: Now) -> u64 {
+        if self
+            .clients
+            .get(id)
+            .is_none_or(|client| client.link.is_none())
+        {
+            return 0;
+        }
+        let nr_pages = self.custody.sweep_home(id);
+        self.nr_reclaimed_pages += nr_pages;
+        self.custody.owners.close(id);
+        self.clients.remove(id);
+        self.bounds_version += 1;
+        self.effects.push(Effect::Forget { client: id });
+        let text = format!("client {id} is dead, {nr_pages} pages came home");
+        self.events.note(now, "bury", About::client(id), text);
+        nr_pages
+    }
+
+    /// Gives a client up whose words made no sense: the lane is never touched again, the
+    /// others are shut.
+    pub(crate) fn poison(&mut self, id: ClientId, sick: Sick, now: Now, outside: &mut dyn Outside) {
+        let Some(client) = self.clients.get_mut(id) else {
+            return;
+        };
+        let lane = client
+            .link
+            .as_mut()
+            .and_then(|link| link.lanes.get_mut(sick.lane));
+        if let Some(lane) = lane {
+            lane.gate = Gate::Poisoned;
+        }
+        client.nr_misuses += 1;
+        self.nr_misuses += 1;
+        let text = format!("client {id} is poisoned, lane {}: {}", sick.lane, sick.why);
+        self.events.note(now, "poison", About::client(id), text);
+        let was_in_service = client.is_in_service();
+        self.shut(id, ClientState::Poisoned, now, outside);
+        if was_in_service {
+            self.effects.push(Effect::Close { client: id });
+        }
+    }
+
+    /// Shuts the client's lanes for good and takes what lies in them.
+    pub(crate) fn shut(
+        &mut self,
+        id: ClientId,
+        state: ClientState,
+        now: Now,
+        outside: &mut dyn Outside,
+    ) -> u64 {
+        let Some(client) = self.clients.get_mut(id) else {
+            return 0;
+        };
+        client.state = state;
+        client.ledger.clear();
+        let Some(link) = &client.link else { return 0 };
+        link.segment.close(match state {
+            ClientState::Poisoned => CLOSED_POISONED,
+            _ => CLOSED_DETACHED,
+        });
+        if link.segment.raise_wake() {
+            outside.wake(id);
+        }
+        // Closing all looks at no cursor, so it finds no lane sick.
+        let nr_closed = close_lanes(client, true, now).unwrap_or(0);
+        if nr_closed > 0 {
+            outside.barrier();
+        }
+        self.take_lanes(id, now, outside)
+    }
+
+    fn enter(&mut self, spec: AttachSpec, now: Now) -> Result<ClientId, AttachError> {
+        let nr_zones = self.custody.zones.len();
+        for (at, &zone) in spec.zones.iter().enumerate() {
+            if usize::from(zone.get()) >= nr_zones {
+                return Err(AttachError::NoSuchZone { zone });
+            }
+            if spec.zones[..at].contains(&zone) {
+                return Err(AttachError::ZoneTwice { zone });
+            }
+        }
+        let id = self.clients.next_id()?;
+        let mut client = Client::new(id, spec, &self.custody.zones, now);
+        client.ceiling_pages = self.defaults.client_ceiling_pages;
+        client.pcp = self.pcp;
+        self.custody.owners.open(id);
+        self.clients.insert(client);
+        Ok(id)
+    }
+}
+
+/// Tells a new client which sections are there.
+fn announce_all(custody: &Custody, segment: &ControlSegment) {
+    for (_, zone, _) in custody.zones.iter() {
+        for section in zone.sections() {
+            let incarnation = custody.zones.announced(section.id);
+            segment.announce(section.id.get(), incarnation);
+        }
+    }
+    segment.raise_section_epoch(custody.zones.epoch());
+}

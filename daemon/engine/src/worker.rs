@@ -1,0 +1,392 @@
+//! What a doorbell or a tick asks for: settle what came back, empty what is closed, refill.
+//!
+//! One client at a time, zones and owners beside it. Nothing here waits, and nothing here
+//! decides who is served; that is [`Engine::service`].
+
+use hugepool_mm::Pfn;
+use hugepool_mm::watermark::pcp_batch;
+use hugepool_shm::lane_daemon::Poisoned;
+use hugepool_shm::raw::{Class, NR_CLASSES, PageParts, RawPage};
+
+use crate::Engine;
+use crate::client::{Client, Link};
+use crate::custody::{Borrower, Custody};
+use crate::demand::{AllBounds, Bounds};
+use crate::id::{ClientId, Now, millis};
+use crate::lanes::{Hunger, class_capacity, class_migratetype, class_order, raw_migratetype};
+use crate::misuse::Misuse;
+use crate::num;
+use crate::outside::Outside;
+
+/// Words of the free map looked at in one visit: a client that fills its map with
+/// nonsense gets no more of the daemon's time than that.
+const MAP_BUDGET_WORDS: usize = 512;
+/// How often batch and high of idle lanes fall.
+const TICK: Now = Now::from_secs(1);
+/// The most of a zone's pages that the grants of all its clients' lanes should hold: 2^-3.
+const CREDIT_SHIFT: u32 = 3;
+
+/// A client's wants keep the daemon awake for so many visits that could not fill them.
+const MAX_FRUITLESS: u32 = 3;
+
+/// What a visit has moved.
+#[derive(Clone, Copy, Debug, Default)]
+struct Served {
+    nr_home: usize,
+    nr_lent: usize,
+}
+
+/// A lane whose words made no sense.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sick {
+    pub lane: usize,
+    pub why: Poisoned,
+}
+
+impl Engine {
+    /// Settles what clients gave back, empties closed lanes, and refills those that run low:
+    /// of one client, whose doorbell rang, or of all. Returns the blocks moved.
+    pub fn service(
+        &mut self,
+        now: Now,
+        outside: &mut dyn Outside,
+        only: Option<ClientId>,
+    ) -> usize {
+        let ids = only.map_or_else(|| self.clients.ids(), |id| vec![id]);
+        let nr_moved = ids
+            .into_iter()
+            .map(|id| self.service_client(id, now, outside))
+            .sum();
+        if now.saturating_sub(self.last_tick) >= TICK {
+            self.last_tick = now;
+            self.tick_lanes();
+        }
+        nr_moved
+    }
+
+    fn service_client(&mut self, id: ClientId, now: Now, outside: &mut dyn Outside) -> usize {
+        self.refresh_bounds(id);
+        let Some(client) = self.clients.get_mut(id) else {
+            return 0;
+        };
+        let Some(link) = &mut client.link else {
+            return 0;
+        };
+        if !link.is_told_awake {
+            link.segment.announce_wake();
+            link.is_told_awake = true;
+        }
+        let before = client.nr_misuses;
+        let mut served = Served::default();
+        let health = serve(client, &mut self.custody, now, &mut served);
+        let Served { nr_home, nr_lent } = served;
+        self.nr_misuses += client.nr_misuses - before;
+        if let Some(link) = &mut client.link {
+            let is_fruitless = nr_home + nr_lent == 0;
+            link.nr_fruitless = if is_fruitless {
+                link.nr_fruitless.saturating_add(1)
+            } else {
+                0
+            };
+            if nr_lent > 0 && link.segment.raise_wake() {
+                outside.wake(id);
+            }
+        }
+        if let Err(sick) = health {
+            self.poison(id, sick, now, outside);
+        }
+        nr_home + nr_lent
+    }
+
+    /// Tells all clients that the daemon is about to sleep, and looks once more whether it may.
+    /// If not, [`service`](Self::service) is to be called.
+    pub fn before_sleep(&mut self) -> bool {
+        let mut may_sleep = true;
+        for client in self.clients.iter_mut() {
+            let Some(link) = &mut client.link else {
+                continue;
+            };
+            if !link.is_told_awake {
+                continue;
+            }
+            link.segment.announce_sleep();
+            link.is_told_awake = false;
+            may_sleep &= !has_work(link);
+        }
+        may_sleep
+    }
+
+    /// Recomputes what bounds a client's lanes, if that has changed.
+    pub(crate) fn refresh_bounds(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get(id) else {
+            return;
+        };
+        let Some(link) = &client.link else { return };
+        if link.bounds_version == self.bounds_version {
+            return;
+        }
+        let nr_clients = self
+            .clients
+            .iter()
+            .filter(|client| client.link.is_some())
+            .count();
+        let credit_pages = u64::from(self.defaults.lane_credit_pages);
+        let bounds = compute_bounds(client, &self.custody, num::count(nr_clients), credit_pages);
+        let version = self.bounds_version;
+        if let Some(link) = self
+            .clients
+            .get_mut(id)
+            .and_then(|client| client.link.as_mut())
+        {
+            link.bounds = bounds;
+            link.bounds_version = version;
+            link.lanes.iter_mut().for_each(|lane| lane.publish(&bounds));
+        }
+    }
+
+    fn tick_lanes(&mut self) {
+        for client in self
+            .clients
+            .iter_mut()
+            .filter(|client| client.is_in_service())
+        {
+            let Some(link) = &mut client.link else {
+                continue;
+            };
+            for lane in &mut link.lanes {
+                lane.tick(&link.bounds);
+                lane.publish(&link.bounds);
+            }
+        }
+    }
+}
+
+fn serve(
+    client: &mut Client,
+    custody: &mut Custody,
+    now: Now,
+    served: &mut Served,
+) -> Result<(), Sick> {
+    bring_home(client, custody, served)?;
+    let nr_home = custody.nr_home;
+    take_closed(client, custody, now)?;
+    served.nr_home += usize::try_from(custody.nr_home - nr_home).unwrap_or(usize::MAX);
+    if client.is_in_service() {
+        refill(client, custody, now, served)?;
+    }
+    Ok(())
+}
+
+/// Settles the client's rings and its free map, in the order of PROTOCOLS P2: map words
+/// are loaded, then the rings are settled, then the pages taken home, then the bits cleared;
+/// nothing is lent before that.
+fn bring_home(client: &mut Client, custody: &mut Custody, served: &mut Served) -> Result<(), Sick> {
+    let id = client.id;
+    let Some(link) = &mut client.link else {
+        return Ok(());
+    };
+    let Link {
+        segment,
+        lanes,
+        map_cursor,
+        ..
+    } = link;
+    let pageblock_order = custody.zones.geometry().pageblock_order();
+    let mut misuses = Vec::new();
+    let mut settle = || -> Result<(), Sick> {
+        for (at, lane) in lanes.iter_mut().enumerate() {
+            let mut nr_freed = [0; NR_CLASSES];
+            let nr_settled = lane.settle(&mut |claim| match custody.take_home(id, claim) {
+                Ok(_) => {
+                    if let Some(class) = Class::of(claim, u32::from(pageblock_order.get())) {
+                        nr_freed[class.index()] += 1;
+                    }
+                }
+                Err(misuse) => misuses.push(misuse),
+            });
+            lane.note_freed(&nr_freed);
+            served.nr_home += nr_settled.map_err(|why| Sick { lane: at, why })?;
+        }
+        Ok(())
+    };
+    let map = segment.free_map();
+    let health = if map.may_have_any() {
+        let (settled, health) = map.load(map_cursor, MAP_BUDGET_WORDS).settled_by(settle);
+        for pfn in settled.heads() {
+            match custody.take_head_home(id, pfn) {
+                Ok(_) => served.nr_home += 1,
+                // Home already: its word came by a ring, or it was recalled.
+                Err(Misuse::NotLent { .. }) => {}
+                Err(misuse) => misuses.push(misuse),
+            }
+        }
+        settled.commit();
+        health
+    } else {
+        settle()
+    };
+    misuses
+        .into_iter()
+        .for_each(|misuse| client.note_misuse(misuse));
+    health
+}
+
+/// Takes what can be taken from the client's closed lanes.
+pub(crate) fn take_closed(
+    client: &mut Client,
+    custody: &mut Custody,
+    now: Now,
+) -> Result<u64, Sick> {
+    let id = client.id;
+    let Some(link) = &mut client.link else {
+        return Ok(0);
+    };
+    let mut claims: Vec<RawPage> = Vec::new();
+    let mut health = Ok(());
+    for (at, lane) in link.lanes.iter_mut().enumerate() {
+        let from = claims.len();
+        if let Err(why) = lane.take(now, &mut claims) {
+            // Half a lane was looked at: none of it is taken.
+            claims.truncate(from);
+            health = Err(Sick { lane: at, why });
+            break;
+        }
+    }
+    let mut nr_pages = 0;
+    for claim in claims {
+        match custody.take_home(id, claim) {
+            Ok(taken) => nr_pages += u64::from(taken.order.nr_pages()),
+            Err(misuse) => client.note_misuse(misuse),
+        }
+    }
+    health.map(|()| nr_pages)
+}
+
+fn refill(
+    client: &mut Client,
+    custody: &mut Custody,
+    now: Now,
+    served: &mut Served,
+) -> Result<(), Sick> {
+    let Some(mut link) = client.link.take() else {
+        return Ok(());
+    };
+    let health = refill_link(client, &mut link, custody, now, served);
+    client.link = Some(link);
+    health
+}
+
+fn refill_link(
+    client: &mut Client,
+    link: &mut Link,
+    custody: &mut Custody,
+    now: Now,
+    served: &mut Served,
+) -> Result<(), Sick> {
+    for at in 0..link.lanes.len() {
+        let sick = |why| Sick { lane: at, why };
+        let hungers = link.lanes[at].hungers(&link.bounds).map_err(sick)?;
+        for hunger in &hungers {
+            served.nr_lent += feed(client, link, at, *hunger, custody, now).map_err(sick)?;
+        }
+        if !hungers.is_empty() {
+            link.lanes[at].publish(&link.bounds);
+        }
+    }
+    Ok(())
+}
+
+/// Lends blocks into one class of a lane; custody is recorded before they are published.
+fn feed(
+    client: &mut Client,
+    link: &mut Link,
+    lane: usize,
+    hunger: Hunger,
+    custody: &mut Custody,
+    now: Now,
+) -> Result<usize, Poisoned> {
+    let geometry = custody.zones.geometry();
+    let order = class_order(hunger.class, geometry.pageblock_order());
+    let migratetype = class_migratetype(hunger.class);
+    let who = Borrower {
+        segment: Some(&link.segment),
+        ..client.borrower(client.zonelist(migratetype))
+    };
+    let mut lent: Vec<(Pfn, u32)> = Vec::new();
+    let nr = num::index(hunger.nr_blocks);
+    let tell = &mut |pfn, generation| lent.push((pfn, generation));
+    custody.lend(&who, order, migratetype, nr, millis(now), tell);
+    let words: Vec<RawPage> = lent
+        .into_iter()
+        .map(|(pfn, generation)| {
+            let parts = PageParts {
+                pfn: pfn.get(),
+                order: u32::from(order.get()),
+                migratetype: raw_migratetype(migratetype),
+                zone: num::saturate(num::count(custody.zones.of_page(pfn))),
+                client: link.client_index,
+                generation,
+            };
+            parts
+                .pack()
+                .expect("zone and client index were checked when they were made")
+        })
+        .collect();
+    let granted = link.lanes[lane].daemon.grant(hunger.class, &words);
+    // What was not published goes straight back.
+    let nr_granted = *granted.as_ref().unwrap_or(&0);
+    for &word in &words[nr_granted..] {
+        let taken = custody.take_home(client.id, word);
+        debug_assert!(taken.is_ok(), "{word:?} was lent just now");
+    }
+    granted
+}
+
+/// Whether a visit might move something. Words in returns always can be; the rest counts
+/// only while visits bear fruit.
+fn has_work(link: &mut Link) -> bool {
+    let Link {
+        segment,
+        lanes,
+        bounds,
+        nr_fruitless,
+        ..
+    } = link;
+    if lanes.iter().any(|lane| lane.has_returns().unwrap_or(true)) {
+        return true;
+    }
+    *nr_fruitless < MAX_FRUITLESS
+        && (segment.free_map().may_have_any()
+            || lanes
+                .iter_mut()
+                .any(|lane| lane.is_hungry(bounds).unwrap_or(true)))
+}
+
+fn compute_bounds(
+    client: &Client,
+    custody: &Custody,
+    nr_clients: u64,
+    credit_pages: u64,
+) -> AllBounds {
+    let geometry = custody.zones.geometry();
+    let leaving = custody.zones.leaving();
+    core::array::from_fn(|index| {
+        let class = Class::ALL[index];
+        let order = class_order(class, geometry.pageblock_order()).get();
+        let zonelist = client.zonelist(class_migratetype(class));
+        let counts = zonelist.iter().map(|&at| custody.zones.counts(at));
+        let managed: u64 = counts.map(|counts| counts.managed).sum();
+        let share = (managed >> CREDIT_SHIFT) / nr_clients.max(1);
+        let zones = (0..custody.zones.len()).filter(|&at| client.may_use(at));
+        let zones = zones.fold(0, |bits, at| bits | 1 << at);
+        Bounds {
+            base_batch: num::saturate(pcp_batch(managed, geometry.page_bytes()) >> order).max(1),
+            capacity: class_capacity(class),
+            credit: num::saturate(share.min(credit_pages) >> order).max(1),
+            fixed_batch: client.pcp.batch.map(|pages| (pages >> order).max(1)),
+            fixed_high: client.pcp.high.map(|pages| pages >> order),
+            // Frees into a zone that a section is leaving go home instead of into magazines.
+            zones: zones & !leaving,
+        }
+    })
+}
