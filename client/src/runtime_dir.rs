@@ -1,70 +1,68 @@
-//! Where the daemon's sockets are: one rule for clients and tools.
+//! Where the daemon's sockets are: the rule of all programs, looked at from a client or a tool.
+//!
+//! The rule itself is [`hugepool_shm::runtime_dir`]; here it meets the environment and the disk.
 
 use std::{
-    env, fmt,
+    env,
     path::{Path, PathBuf},
 };
 
-/// Where a system daemon's sockets are.
-const SYSTEM: &str = "/run/hugepool";
+pub use hugepool_shm::runtime_dir::NoRuntimeDir;
+use hugepool_shm::runtime_dir::{Place, Surroundings, of_client};
 
 /// The full path of `socket` in the first run-time directory that has it.
 ///
-/// A directory that was named, by argument or `$HUGEPOOL_RUNTIME_DIR`, is the only one tried.
+/// A directory that was named, by argument or by `$HUGEPOOL_RUNTIME_DIR`, is the only one looked
+/// into.
 ///
 /// # Errors
-/// When no directory has it; the error lists those tried.
-pub fn find(named: Option<&Path>, socket: &str) -> Result<PathBuf, NotFound> {
-    let tried = candidates(named);
-    let found = tried
-        .iter()
-        .map(|dir| dir.join(socket))
-        .find(|path| path.exists());
-    found.ok_or(NotFound {
-        socket: socket.into(),
-        tried,
+/// [`NoRuntimeDir::NobodyThere`] when none has it; it lists those tried.
+pub fn find(named: Option<&Path>, socket: &str) -> Result<PathBuf, NoRuntimeDir> {
+    find_all(named, socket).map(|mut found| found.swap_remove(0))
+}
+
+/// The full paths of `socket` in all run-time directories that have it, best first; at least one.
+///
+/// # Errors
+/// [`NoRuntimeDir::NobodyThere`] when none has it; it lists those tried.
+pub fn find_all(named: Option<&Path>, socket: &str) -> Result<Vec<PathBuf>, NoRuntimeDir> {
+    let places = rule(named);
+    let paths = places.iter().map(|place| place.path.join(socket));
+    // What may not be looked into might have it: the attempt to connect will say so.
+    let found: Vec<PathBuf> = paths
+        .filter(|path| path.try_exists().unwrap_or(true))
+        .collect();
+    if found.is_empty() {
+        Err(NoRuntimeDir::NobodyThere { places })
+    } else {
+        Ok(found)
+    }
+}
+
+/// The run-time directories that are looked into, best first, whatever is in them.
+pub fn places(named: Option<&Path>) -> Vec<PathBuf> {
+    rule(named).into_iter().map(|place| place.path).collect()
+}
+
+fn rule(named: Option<&Path>) -> Vec<Place> {
+    of_client(&Surroundings {
+        flag: named,
+        configured: None,
+        variable: &|name| env::var_os(name),
+        is_root: nix::unistd::geteuid().is_root(),
     })
 }
 
-fn candidates(named: Option<&Path>) -> Vec<PathBuf> {
-    let variable = |name| {
-        env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
-    if let Some(dir) = named
-        .map(Path::to_owned)
-        .or_else(|| variable("HUGEPOOL_RUNTIME_DIR"))
-    {
-        return vec![dir];
-    }
-    let own = variable("RUNTIME_DIRECTORY")
-        .or_else(|| variable("XDG_RUNTIME_DIR").map(|dir| dir.join("hugepool")));
-    let mut dirs: Vec<PathBuf> = own.into_iter().collect();
-    if !dirs.iter().any(|dir| dir == Path::new(SYSTEM)) {
-        dirs.push(SYSTEM.into());
-    }
-    dirs
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// No run-time directory has the socket.
-#[derive(Debug, PartialEq, Eq)]
-pub struct NotFound {
-    /// The socket looked for.
-    pub socket: String,
-    /// The directories looked into, in order.
-    pub tried: Vec<PathBuf>,
-}
-
-impl fmt::Display for NotFound {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tried: Vec<_> = self
-            .tried
-            .iter()
-            .map(|dir| dir.display().to_string())
-            .collect();
-        write!(f, "no {} in {}", self.socket, tried.join(" or "))
+    #[test]
+    fn the_error_lists_the_places_tried() {
+        let error = find(Some(Path::new("/no/such/folder")), "attach.sock").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "no hugepoold found; tried /no/such/folder (--runtime-dir)"
+        );
     }
 }
-
-impl std::error::Error for NotFound {}

@@ -154,8 +154,9 @@ impl ZoneEntry {
     }
 }
 
-/// Whether this is a forked child of a process that had made its table.
-pub(crate) fn is_child() -> bool {
+/// Whether this is a forked child of a process that had made its table: nothing of the parent's
+/// clients may be touched here.
+pub fn is_child() -> bool {
     // SYNC(process.table): pairs with `make_table`.
     table().is_some_and(|table| table.alive.load(Acquire) == 0)
 }

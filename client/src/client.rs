@@ -1,0 +1,270 @@
+//! [`Client`]: one attachment to a daemon.
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use hugepool_proto::v1::Run;
+use hugepool_shm::{
+    control::ControlSegment,
+    doorbell::Doorbell,
+    message::Connection,
+    process::{self, ClientHandle, Registration, ReserveError, ZoneBytes},
+};
+
+use crate::{
+    AttachError, Bulk, LocalLane, Migratetype, NoSuchZone, Options, Order, Page, Request,
+    Shortfall,
+    adopt::{self, Shape},
+    attach::{Place, ZonePlace},
+    remote::Remote,
+    sections::Sections,
+};
+
+/// One attachment to a daemon, shared by all threads of this process; a clone is the same one.
+///
+/// Each thread gets a lane of its own, at its first call; threads beyond the lanes share one. When
+/// the last clone is dropped, what lies unused in the lanes goes home at once, and pages that are
+/// still held go home as they are dropped: they may outlive the client.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+/// What the clones share.
+pub(crate) struct Inner {
+    /// First, so that it goes first: the lanes are shut before the connection hangs up.
+    pub(crate) lanes: ClientHandle,
+    pub(crate) control: ControlSegment,
+    pub(crate) remote: Remote,
+    zones: Vec<ZonePlace>,
+    sections: Sections,
+    pub(crate) shape: Shape,
+    pub(crate) max_order: u8,
+    deadline: Duration,
+    /// Open for as long as the client is attached: its hang-up detaches.
+    _connection: Connection,
+}
+
+impl Client {
+    /// Attaches to a daemon: the one in the directory that `options` name, else the one that the
+    /// run-time directory rule finds ([`runtime_dir`](crate::runtime_dir)).
+    ///
+    /// # Errors
+    /// [`AttachError`], which says what to do. Nothing is left of the attempt.
+    pub fn attach(options: Options) -> Result<Client, AttachError> {
+        let deadline = Instant::now() + options.attach_timeout;
+        let index = process::reserve_client_index().map_err(|error| match error {
+            ReserveError::TooManyClients => AttachError::TooManyClients,
+            ReserveError::Forked => AttachError::Forked,
+            ReserveError::Map(error) => AttachError::Map(error.to_string()),
+        })?;
+        let client_index = index.get();
+        let place = Place::ask(&options, u8::try_from(client_index).unwrap_or(u8::MAX))?;
+        let sections = Sections::new(place.geometry.section_order, &place.zones);
+        sections.follow(&place.control, &place.zones);
+
+        let zone_bytes =
+            |zone: &ZonePlace| ZoneBytes::of_zone_map(zone.map.clone(), zone.index.into());
+        let bell = place.bell;
+        let registration = Registration {
+            control: place.control.clone(),
+            zones: place.zones.iter().map(zone_bytes).collect(),
+            doorbell: Doorbell::new(move || {
+                // A bell that cannot be rung belongs to a daemon that looks by itself now and then.
+                let _ = bell.ring();
+            }),
+            pageblock_order: place.geometry.pageblock_order.into(),
+            registered: place.registered,
+        };
+        let lanes = index
+            .register(registration)
+            .map_err(|error| AttachError::Map(error.to_string()))?;
+        place.connection.confirm(place.registered, deadline)?;
+        let inner = Inner {
+            lanes,
+            control: place.control,
+            remote: Remote::new(place.pages_socket, place.token),
+            zones: place.zones,
+            sections,
+            shape: Shape {
+                pageblock_order: place.geometry.pageblock_order.into(),
+                section_order: place.geometry.section_order,
+            },
+            max_order: place.geometry.max_order,
+            deadline: options.deadline,
+            _connection: place.connection.0,
+        };
+        Ok(Client {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// The calling thread's lane: the shortest way to a page. It stays in its thread.
+    pub fn local(&self) -> LocalLane {
+        LocalLane::new(self.clone(), self.inner.lanes.local())
+    }
+
+    /// A request for single pages, unmovable, of any zone, with the client's deadline: what the
+    /// calls of the client itself ask for.
+    pub fn request(&self) -> Request<'_> {
+        Request::new(self)
+    }
+
+    /// A request from this zone; see [`Request::with_zone`].
+    ///
+    /// # Errors
+    /// [`NoSuchZone`] if the daemon has given this client no zone of that name.
+    pub fn with_zone(&self, name: &str) -> Result<Request<'_>, NoSuchZone> {
+        self.request().with_zone(name)
+    }
+
+    /// A request for blocks of this order; see [`Request::with_order`].
+    pub fn with_order(&self, order: Order) -> Request<'_> {
+        self.request().with_order(order)
+    }
+
+    /// A request for pages of this migratetype; see [`Request::with_migratetype`].
+    pub fn with_migratetype(&self, migratetype: Migratetype) -> Request<'_> {
+        self.request().with_migratetype(migratetype)
+    }
+
+    /// A request with this deadline; see [`Request::with_deadline`].
+    pub fn with_deadline(&self, deadline: Duration) -> Request<'_> {
+        self.request().with_deadline(deadline)
+    }
+
+    /// Takes one page.
+    ///
+    /// # Errors
+    /// [`Shortfall`] when none was had within the deadline.
+    #[inline]
+    pub fn alloc_page(&self) -> Result<Page, Shortfall> {
+        self.request().alloc_page()
+    }
+
+    /// Takes one block of `2^order` pages.
+    ///
+    /// # Errors
+    /// [`Shortfall`] when none was had within the deadline.
+    #[inline]
+    pub fn alloc_pages(&self, order: Order) -> Result<Page, Shortfall> {
+        self.request().alloc_pages(order)
+    }
+
+    /// Takes one page from the lane, without a wait or a system call but for the doorbell.
+    ///
+    /// # Errors
+    /// [`Shortfall`] when the lane has none.
+    #[inline]
+    pub fn try_alloc_page(&self) -> Result<Page, Shortfall> {
+        self.request().try_alloc_page()
+    }
+
+    /// Fills the empty slots in order of index, and leaves the others as they are.
+    ///
+    /// The answer is that of the kernel's `alloc_pages_bulk`: how far from the start the array is
+    /// populated, old entries included. A full array answers its length and takes nothing; one of
+    /// no slots answers 0. A short answer is ordinary, and says why; at least one page comes if
+    /// one can be had within the deadline.
+    #[inline]
+    pub fn alloc_pages_bulk_array(&self, slots: &mut [Option<Page>]) -> Bulk {
+        self.request().alloc_pages_bulk_array(slots)
+    }
+
+    /// Appends up to `n` pages, and answers how many. A short answer is ordinary, and says why; at
+    /// least one page comes if one can be had within the deadline.
+    #[inline]
+    pub fn alloc_pages_bulk_list(&self, n: usize, list: &mut Vec<Page>) -> Bulk {
+        self.request().alloc_pages_bulk_list(n, list)
+    }
+
+    /// Takes `n` pages, or none: waits until the deadline for all of them.
+    ///
+    /// # Errors
+    /// [`Shortfall`] when they were not all had; those that were are free again.
+    pub fn alloc_exact(&self, n: usize) -> Result<Vec<Page>, Shortfall> {
+        self.request().alloc_exact(n)
+    }
+
+    /// Frees pages in as few moves as their order allows; dropping them one by one is so many
+    /// single frees. Pages of any client of this process.
+    pub fn free_pages_bulk(&self, pages: impl IntoIterator<Item = Page>) {
+        let mut list: Vec<Page> = pages.into_iter().collect();
+        self.inner.lanes.put_list(&mut list);
+    }
+
+    /// Frees what is in the slots, in as few moves as their order allows, and leaves them empty.
+    #[inline]
+    pub fn free_pages_bulk_array(&self, slots: &mut [Option<Page>]) {
+        self.inner.lanes.put_slots(slots);
+    }
+
+    /// Names of the zones that this client may use, in the daemon's order.
+    pub fn zones(&self) -> impl Iterator<Item = &str> {
+        self.inner.zones.iter().map(|zone| zone.name.as_str())
+    }
+
+    /// Bytes of a page of order 0.
+    pub fn page_size_bytes(&self) -> usize {
+        let shift = self
+            .inner
+            .zones
+            .first()
+            .map_or(12, |zone| zone.map.extent().page_shift);
+        1 << shift
+    }
+
+    /// The largest order that the daemon has blocks of.
+    pub fn max_order(&self) -> u8 {
+        self.inner.max_order
+    }
+
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.inner
+    }
+
+    pub(crate) fn deadline(&self) -> Duration {
+        self.inner.deadline
+    }
+
+    pub(crate) fn zone_name(&self, name: &str) -> Option<&str> {
+        self.zones().find(|zone| *zone == name)
+    }
+}
+
+impl Inner {
+    /// Maps what has come and unmaps what has gone; true if anything was done.
+    pub(crate) fn follow_sections(&self) -> bool {
+        self.sections.follow(&self.control, &self.zones)
+    }
+
+    /// Hands each block of the runs to `take`; runs that cannot be touched here go back unused.
+    pub(crate) fn adopt(&self, runs: &[Run], migratetype: Migratetype, take: &mut dyn FnMut(Page)) {
+        let mut strays = Vec::new();
+        for run in runs {
+            let Some(words) = adopt::words(run, migratetype, self.shape, &self.zones) else {
+                strays.push(*run);
+                continue;
+            };
+            words
+                .filter_map(|word| self.lanes.adopt(word))
+                .for_each(&mut *take);
+        }
+        if !strays.is_empty() {
+            self.remote.free_bulk(strays);
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let zones: Vec<_> = self.zones().collect();
+        f.debug_struct("Client")
+            .field("index", &self.inner.lanes.index())
+            .field("zones", &zones)
+            .finish_non_exhaustive()
+    }
+}

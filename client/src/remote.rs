@@ -1,0 +1,250 @@
+//! What the lanes do not have: one call to the daemon over `pages.sock`.
+//!
+//! The caller's own thread drives the call, on a runtime of the client's own, so that no other
+//! thread has to be woken on the way. A caller that is itself inside an asynchronous runtime may
+//! not drive a second one; its call is driven by a thread made for it. Every call ends: the daemon
+//! is told how long to wait, and shortly after that its answer is no longer waited for.
+
+use std::{
+    future::Future,
+    path::PathBuf,
+    sync::{Mutex, OnceLock, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use hugepool_proto::{
+    SESSION_KEY,
+    v1::{AllocBulkRequest, FreeBulkRequest, Migratetype, Run, pages_client::PagesClient},
+};
+use hugepool_shm::{process, raw::RawMigratetype, token::Token};
+use tokio::runtime::{Builder, Handle, Runtime};
+use tonic::{
+    Code, Request, Status,
+    metadata::{Ascii, MetadataValue},
+    transport::{Channel, Endpoint},
+};
+
+use crate::{
+    calls::{Calls, Header},
+    shortfall::{self, Shortfall},
+};
+
+/// What the daemon's answer may take beyond the time that it was told to wait: a wake-up, a large
+/// reply on a busy machine. A daemon that takes longer counts as away.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// Blocks asked for in one call: its answer stays far below the contract's 4 MiB even if no two
+/// blocks are neighbours.
+const MAX_BLOCKS_PER_CALL: usize = 65_536;
+
+/// The longest wait that is asked for; the daemon refuses longer ones.
+const MAX_WAIT: Duration = Duration::from_secs(600);
+
+/// What is asked for in one call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Want<'a> {
+    /// Name of the zone; empty for the configured order.
+    pub(crate) zone: &'a str,
+    pub(crate) order: u8,
+    pub(crate) migratetype: RawMigratetype,
+    pub(crate) nr_blocks: usize,
+    /// How long the daemon may wait until it has one block; zero for what there is.
+    pub(crate) wait: Duration,
+}
+
+impl Want<'_> {
+    /// Blocks that one call asks for: the rest takes another.
+    pub(crate) fn nr_asked(&self) -> usize {
+        self.nr_blocks.min(MAX_BLOCKS_PER_CALL)
+    }
+}
+
+/// What a call brought: runs of blocks, each a claim of the daemon's until it has been looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Lent {
+    pub(crate) runs: Vec<Run>,
+    pub(crate) shortfall: Option<Shortfall>,
+}
+
+/// The client's way to `pages.sock`.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    socket: PathBuf,
+    token: MetadataValue<Ascii>,
+    calls: Mutex<Calls>,
+    /// Made at the first call: a client that lives on its lanes needs none.
+    dialled: OnceLock<Option<Dialled>>,
+}
+
+#[derive(Debug)]
+struct Dialled {
+    runtime: Runtime,
+    pages: PagesClient<Channel>,
+}
+
+impl Remote {
+    /// Dials nothing yet.
+    pub(crate) fn new(socket: PathBuf, token: Token) -> Remote {
+        let token = MetadataValue::try_from(token.to_hex());
+        Remote {
+            socket,
+            token: token.expect("hexadecimal digits are valid in metadata"),
+            calls: Mutex::new(Calls::new()),
+            dialled: OnceLock::new(),
+        }
+    }
+
+    /// Asks for blocks. What comes is the caller's to keep or to free, block for block.
+    pub(crate) fn alloc_bulk(&self, want: &Want<'_>) -> Lent {
+        let begun = Instant::now();
+        let Some(dialled) = self.dialled() else {
+            return Lent {
+                runs: vec![],
+                shortfall: Some(Shortfall::DaemonAway),
+            };
+        };
+        let header = self.calls().begin();
+        let request = self.request(want, &header);
+        let mut pages = dialled.pages.clone();
+        let limit = want.wait.min(MAX_WAIT).saturating_add(GRACE);
+        let call = async { tokio::time::timeout(limit, pages.alloc_bulk(request)).await };
+        match drive(&dialled.runtime, call) {
+            Ok(Ok(answer)) => {
+                self.calls().answered(&header);
+                let answer = answer.into_inner();
+                let waited = begun.elapsed();
+                let shortfall = answer
+                    .shortfall
+                    .and_then(|wire| shortfall::from_wire(wire, waited));
+                Lent {
+                    runs: answer.runs,
+                    shortfall,
+                }
+            }
+            Ok(Err(status)) => {
+                self.calls().give_up(&header);
+                Lent {
+                    runs: vec![],
+                    shortfall: Some(why(&status, begun.elapsed())),
+                }
+            }
+            Err(_elapsed) => {
+                self.calls().give_up(&header);
+                Lent {
+                    runs: vec![],
+                    shortfall: Some(Shortfall::DaemonAway),
+                }
+            }
+        }
+    }
+
+    /// Gives blocks back that this process cannot use. One that is refused was not ours, and one
+    /// that does not arrive is the daemon's to find when the client ends.
+    pub(crate) fn free_bulk(&self, runs: Vec<Run>) {
+        let Some(dialled) = self.dialled() else {
+            return;
+        };
+        let header = self.calls().begin();
+        let mut request = Request::new(FreeBulkRequest {
+            request_id: header.id,
+            acknowledged: header.acknowledged,
+            runs,
+        });
+        request
+            .metadata_mut()
+            .insert(SESSION_KEY, self.token.clone());
+        let mut pages = dialled.pages.clone();
+        let call = async { tokio::time::timeout(GRACE, pages.free_bulk(request)).await };
+        match drive(&dialled.runtime, call) {
+            // It cannot name what was given up, so that is named again.
+            Ok(Ok(_)) => self.calls().answered(&Header {
+                abandoned: vec![],
+                ..header
+            }),
+            _ => self.calls().give_up(&header),
+        }
+    }
+
+    fn request(&self, want: &Want<'_>, header: &Header) -> Request<AllocBulkRequest> {
+        let nr_blocks = u32::try_from(want.nr_asked()).unwrap_or(u32::MAX);
+        let migratetype = match want.migratetype {
+            RawMigratetype::Unmovable => Migratetype::Unmovable,
+            RawMigratetype::Movable => Migratetype::Movable,
+            RawMigratetype::Reclaimable => Migratetype::Reclaimable,
+        };
+        // Rounded up: a wait that is not zero must not be sent as none.
+        let wait_ms = want.wait.min(MAX_WAIT).as_micros().div_ceil(1000);
+        let mut request = Request::new(AllocBulkRequest {
+            request_id: header.id,
+            acknowledged: header.acknowledged,
+            abandoned: header.abandoned.clone(),
+            zone: want.zone.to_owned(),
+            order: want.order.into(),
+            nr_pages: nr_blocks,
+            migratetype: migratetype.into(),
+            timeout_ms: u32::try_from(wait_ms).unwrap_or(u32::MAX),
+        });
+        request
+            .metadata_mut()
+            .insert(SESSION_KEY, self.token.clone());
+        request
+    }
+
+    fn calls(&self) -> std::sync::MutexGuard<'_, Calls> {
+        // A panic under the lock leaves sets of numbers, each of which is still true.
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn dialled(&self) -> Option<&Dialled> {
+        self.dialled.get_or_init(|| self.dial()).as_ref()
+    }
+
+    fn dial(&self) -> Option<Dialled> {
+        let runtime = Builder::new_current_thread().enable_all().build().ok()?;
+        let endpoint = Endpoint::from_shared(format!("unix://{}", self.socket.to_str()?)).ok()?;
+        let channel = {
+            // The channel's own task is put on the runtime that is entered.
+            let _entered = runtime.enter();
+            endpoint.connect_timeout(GRACE).connect_lazy()
+        };
+        Some(Dialled {
+            runtime,
+            pages: PagesClient::new(channel),
+        })
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        if process::is_child() {
+            // The runtime's epoll is the parent's too: taking it down here would take the
+            // parent's connections out of it.
+            std::mem::forget(self.dialled.take());
+        }
+    }
+}
+
+/// Drives `call` on `runtime` to its end, whatever the caller is in the middle of.
+fn drive<T: Send>(runtime: &Runtime, call: impl Future<Output = T> + Send) -> T {
+    if Handle::try_current().is_err() {
+        return runtime.block_on(call);
+    }
+    thread::scope(|scope| {
+        let driver = scope.spawn(|| runtime.block_on(call));
+        driver
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// What a refused call says about the world.
+fn why(status: &Status, waited: Duration) -> Shortfall {
+    match status.code() {
+        Code::Unauthenticated | Code::PermissionDenied | Code::FailedPrecondition => {
+            Shortfall::Detached
+        }
+        Code::DeadlineExceeded => Shortfall::Deadline { waited },
+        _ => Shortfall::DaemonAway,
+    }
+}
