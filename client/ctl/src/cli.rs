@@ -61,6 +61,43 @@ pub struct Global {
 
 #[derive(Debug, Subcommand)]
 pub enum Noun {
+    #[command(flatten)]
+    Asked(Asked),
+    /// Show the daemon's counters
+    Stats {
+        /// Read what the daemon left in memory, though it may be gone
+        #[arg(long)]
+        offline: bool,
+    },
+    /// Measure what the pool costs, through a daemon of its own or a running one
+    #[command(after_help = "\
+Prints one line a case, with -J one JSON object: first the environment, last the daemon's verdict.
+Without --runtime-dir it starts the hugepoold that lies beside this tool, else the one in PATH.
+
+Examples:
+  hugepoolctl bench reclaim -J
+  hugepoolctl --runtime-dir /run/hugepool bench reclaim --reps 3")]
+    Bench {
+        #[command(subcommand)]
+        bench: Bench,
+    },
+    /// Hold pages until standard input ends: who is killed by `bench reclaim`
+    #[command(hide = true)]
+    BenchVictim {
+        /// How many
+        nr_pages: usize,
+    },
+    /// Write completions or man pages, from the same definition as the help
+    #[command(hide = true)]
+    Generate {
+        #[command(subcommand)]
+        what: Generated,
+    },
+}
+
+/// What is asked of a daemon that runs.
+#[derive(Debug, Subcommand)]
+pub enum Asked {
     /// Show version, geometry, and the equation of pages
     Status,
     /// List the zones
@@ -130,12 +167,6 @@ The lines have the widths of Linux 6.1, so that whatever parses /proc/buddyinfo 
         /// Stop after this many
         #[arg(long, value_name = "N")]
         count: Option<u64>,
-    },
-    /// Write completions or man pages, from the same definition as the help
-    #[command(hide = true)]
-    Generate {
-        #[command(subcommand)]
-        what: Generated,
     },
 }
 
@@ -313,6 +344,25 @@ pub enum OperationVerb {
         /// Id of the operation
         id: u64,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// From the kill of a client to the moment its last page is home
+    Reclaim {
+        /// Clients killed for each case
+        #[arg(long, value_name = "N", default_value_t = 9)]
+        reps: u32,
+    },
+}
+
+impl Bench {
+    /// As it was typed, and as its lines say.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Bench::Reclaim { .. } => "reclaim",
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -4,6 +4,7 @@
 //! status ([`outcome`]). It knows the contract of `hugepool.v1` and nothing of the daemon's inside.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod cli;
 mod client;
 mod connect;
@@ -18,16 +19,17 @@ mod proc_files;
 mod progress;
 mod section;
 mod size;
+mod stats;
 mod status;
 mod verify;
 mod zone;
 
-use std::process::ExitCode;
+use std::{path::Path, process::ExitCode};
 
 use clap::Parser as _;
 
 use crate::{
-    cli::{Cli, Noun},
+    cli::{Asked, Cli, Noun},
     outcome::{Failure, Outcome},
     output::Output,
 };
@@ -62,24 +64,31 @@ fn report(failure: &Failure) -> ExitCode {
 
 async fn run(cli: Cli) -> Result<Outcome, Failure> {
     let out = Output::new(&cli.global);
-    if let Noun::Generate { what } = cli.noun {
-        return generate::run(&what, &out);
-    }
-    let mut admin = connect::admin(cli.global.runtime_dir.as_deref()).await?;
+    let runtime_dir = cli.global.runtime_dir.as_deref();
     match cli.noun {
-        Noun::Status => status::show(&mut admin, &out).await,
-        Noun::Zone { verb } => zone::run(verb, &mut admin, &out).await,
-        Noun::Section { verb } => section::run(verb, &mut admin, &out).await,
-        Noun::Client { verb } => client::run(verb, &mut admin, &out).await,
-        Noun::Buddyinfo { zone } => proc_files::buddyinfo(zone, &mut admin, &out).await,
-        Noun::Pagetypeinfo { zone } => proc_files::pagetypeinfo(zone, &mut admin, &out).await,
-        Noun::Zoneinfo { zone } => proc_files::zoneinfo(zone, &mut admin, &out).await,
-        Noun::Contiguity { verb } => contiguity::run(verb, &mut admin, &out).await,
-        Noun::Lane { verb } => lane::run_lane(verb, &mut admin, &out).await,
-        Noun::Pcp { verb } => lane::run_pcp(verb, &mut admin, &out).await,
-        Noun::Verify => verify::run(&mut admin, &out).await,
-        Noun::Operation { verb } => operation::run(verb, &mut admin, &out).await,
-        Noun::Events { count } => events::follow(count, &mut admin, &out).await,
-        Noun::Generate { .. } => unreachable!("handled before the daemon was dialled"),
+        Noun::Asked(asked) => ask(asked, runtime_dir, &out).await,
+        Noun::Stats { offline } => stats::show(offline, runtime_dir, &out).await,
+        Noun::Bench { bench } => bench::run(bench, runtime_dir, &out).await,
+        Noun::BenchVictim { nr_pages } => bench::victim::hold(nr_pages, runtime_dir),
+        Noun::Generate { what } => generate::run(&what, &out),
+    }
+}
+
+async fn ask(asked: Asked, runtime_dir: Option<&Path>, out: &Output) -> Result<Outcome, Failure> {
+    let admin = &mut connect::admin(runtime_dir).await?;
+    match asked {
+        Asked::Status => status::show(admin, out).await,
+        Asked::Zone { verb } => zone::run(verb, admin, out).await,
+        Asked::Section { verb } => section::run(verb, admin, out).await,
+        Asked::Client { verb } => client::run(verb, admin, out).await,
+        Asked::Buddyinfo { zone } => proc_files::buddyinfo(zone, admin, out).await,
+        Asked::Pagetypeinfo { zone } => proc_files::pagetypeinfo(zone, admin, out).await,
+        Asked::Zoneinfo { zone } => proc_files::zoneinfo(zone, admin, out).await,
+        Asked::Contiguity { verb } => contiguity::run(verb, admin, out).await,
+        Asked::Lane { verb } => lane::run_lane(verb, admin, out).await,
+        Asked::Pcp { verb } => lane::run_pcp(verb, admin, out).await,
+        Asked::Verify => verify::run(admin, out).await,
+        Asked::Operation { verb } => operation::run(verb, admin, out).await,
+        Asked::Events { count } => events::follow(count, admin, out).await,
     }
 }

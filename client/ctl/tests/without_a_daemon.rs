@@ -45,7 +45,7 @@ fn a_missing_socket_names_the_place_and_the_next_step() {
     assert_eq!(
         stderr(&output),
         format!(
-            "hugepoolctl: no admin.sock in {}; start hugepoold, or say where with --runtime-dir\n",
+            "hugepoolctl: no hugepoold found; tried {} (--runtime-dir); start hugepoold, or say where with --runtime-dir\n",
             folder.0.display()
         )
     );

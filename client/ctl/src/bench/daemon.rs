@@ -1,0 +1,135 @@
+//! A daemon of the bench's own: started in a folder of its own, stopped at the end.
+
+use std::{
+    env, fs,
+    io::{self, BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::outcome::Failure;
+
+/// How long it may take to be ready: populating memory takes a while.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What it has: enough for the largest case of any bench.
+const ZONES: [&str; 2] = ["normal=512MiB", "movable=128MiB,kind=movable"];
+
+/// A running daemon; killed when dropped without having been stopped.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+    dir: PathBuf,
+    is_stopped: bool,
+}
+
+impl Daemon {
+    /// Starts one and waits until clients can attach.
+    pub fn start() -> Result<Daemon, Failure> {
+        let dir = env::temp_dir().join(format!("hugepool-bench-{}", std::process::id()));
+        let refuse = |error: io::Error| {
+            let what = format!("cannot start a hugepoold of its own: {error}");
+            Failure::refused(
+                what,
+                "build it beside this tool, or name a running one with --runtime-dir",
+            )
+        };
+        fs::create_dir_all(&dir).map_err(refuse)?;
+        let mut command = Command::new(program());
+        command.arg("--runtime-dir").arg(&dir);
+        for zone in ZONES {
+            command.args(["--zone", zone]);
+        }
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut child = child.map_err(refuse)?;
+        let log = child.stderr.take();
+        let daemon = Daemon {
+            child,
+            dir,
+            is_stopped: false,
+        };
+
+        // The log is read to its end, so that the daemon never waits for a reader.
+        let (sender, ready) = mpsc::channel();
+        thread::spawn(move || {
+            let mut last = String::new();
+            for line in log
+                .into_iter()
+                .flat_map(|log| BufReader::new(log).lines())
+                .map_while(Result::ok)
+            {
+                if line.trim() == "ready" {
+                    // Nobody listens any more once the wait is over.
+                    let _ = sender.send(Ok(()));
+                } else if !line.trim().is_empty() {
+                    last = line;
+                }
+            }
+            let _ = sender.send(Err(last));
+        });
+        match ready.recv_timeout(START_TIMEOUT) {
+            Ok(Ok(())) => Ok(daemon),
+            Ok(Err(last)) => Err(Failure::refused(
+                format_args!("hugepoold ended: {last}"),
+                "see what it says",
+            )),
+            Err(_) => Err(Failure::refused(
+                "hugepoold did not get ready",
+                "see whether memory is free",
+            )),
+        }
+    }
+
+    /// Where its sockets are.
+    pub fn runtime_dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Stops it, as the service manager would.
+    pub fn stop(mut self) -> Result<(), Failure> {
+        let pid = i32::try_from(self.child.id()).map(Pid::from_raw);
+        let asked = pid.is_ok_and(|pid| kill(pid, Signal::SIGTERM).is_ok());
+        let ended = asked.then(|| self.child.wait());
+        self.is_stopped = matches!(ended, Some(Ok(_)));
+        match ended {
+            Some(Ok(status)) if status.success() => Ok(()),
+            other => {
+                let what = format!("hugepoold did not stop cleanly: {other:?}");
+                Err(Failure::refused(what, "see its log"))
+            }
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if !self.is_stopped {
+            // On the way out of a failure: what cannot be cleaned up is reported by that failure.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// The daemon built beside this tool, else the one that the system finds.
+fn program() -> PathBuf {
+    let beside = env::current_exe()
+        .ok()
+        .map(|exe| exe.with_file_name("hugepoold"));
+    beside
+        .filter(|path| path.is_file())
+        .unwrap_or_else(|| "hugepoold".into())
+}

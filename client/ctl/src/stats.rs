@@ -1,0 +1,160 @@
+//! `hugepoolctl stats`: the daemon's counters, from the daemon, or from what it left in memory.
+//!
+//! Offline they come from the named segment that outlives a crash. It is for the daemon's own user
+//! and root; whether that daemon still runs is said beside the numbers.
+
+use std::{
+    path::Path,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use hugepool::stats::{StatsReader, StatsSnapshot};
+use hugepool_proto::v1::{GetStatusRequest, ListZonesRequest, PageCounts};
+use serde_json::{Map, json};
+
+use crate::{
+    connect,
+    outcome::{Failure, Outcome},
+    output::Output,
+    size,
+};
+
+/// Counters by name, in the order in which they are to be printed.
+type Counters = Vec<(String, u64)>;
+
+/// Shows the counters.
+pub async fn show(
+    offline: bool,
+    runtime_dir: Option<&Path>,
+    out: &Output,
+) -> Result<Outcome, Failure> {
+    if offline {
+        let snapshot = find(runtime_dir)?;
+        print(&snapshot.counters.clone(), Some(&snapshot), out)?;
+        return Ok(if snapshot.is_torn {
+            Outcome::Partly
+        } else {
+            Outcome::Done
+        });
+    }
+    print(&ask(runtime_dir).await?, None, out)?;
+    Ok(Outcome::Done)
+}
+
+/// The counters of the first place where a daemon left some.
+fn find(runtime_dir: Option<&Path>) -> Result<StatsSnapshot, Failure> {
+    let mut refusals = Vec::new();
+    for dir in hugepool::runtime_dir::places(runtime_dir) {
+        match StatsReader::open(&dir) {
+            Ok(reader) => return Ok(reader.snapshot()),
+            Err(error) => refusals.push(format!("{}: {error}", dir.display())),
+        }
+    }
+    let what = format!("no counters found; tried {}", refusals.join(", "));
+    Err(Failure::refused(
+        what,
+        "run it as the daemon's user or root, or name its --runtime-dir",
+    ))
+}
+
+async fn ask(runtime_dir: Option<&Path>) -> Result<Counters, Failure> {
+    let mut admin = connect::admin(runtime_dir).await?;
+    let status = admin.get_status(GetStatusRequest {}).await?.into_inner();
+    let zones = admin
+        .list_zones(ListZonesRequest {})
+        .await?
+        .into_inner()
+        .zones;
+    let mut counters: Counters = vec![
+        ("uptime_ms".into(), status.uptime_ms),
+        ("nr_zones".into(), status.nr_zones.into()),
+        ("nr_clients".into(), status.nr_clients.into()),
+        ("nr_misuses".into(), status.nr_misuses),
+        ("nr_reclaimed_pages".into(), status.nr_reclaimed_pages),
+    ];
+    counters.extend(of_pages("", &status.pages.unwrap_or_default()));
+    for zone in &zones {
+        let prefix = format!("zone.{}.", zone.name);
+        counters.extend(of_pages(&prefix, &zone.pages.unwrap_or_default()));
+    }
+    Ok(counters)
+}
+
+fn of_pages(prefix: &str, counts: &PageCounts) -> Counters {
+    let names = [
+        ("present", counts.present),
+        ("reserved", counts.reserved),
+        ("managed", counts.managed),
+        ("free", counts.free),
+        ("pcp", counts.pcp),
+        ("lent", counts.lent),
+        ("isolated", counts.isolated),
+    ];
+    names
+        .map(|(name, count)| (format!("{prefix}{name}_pages"), count))
+        .into()
+}
+
+fn print(
+    counters: &Counters,
+    snapshot: Option<&StatsSnapshot>,
+    out: &Output,
+) -> Result<(), Failure> {
+    let age_ms = |snapshot: &StatsSnapshot| now_ms().saturating_sub(snapshot.updated_ms);
+    let json = || {
+        let pairs = counters
+            .iter()
+            .map(|(name, value)| (name.clone(), json!(value)));
+        let counters = pairs.collect::<Map<_, _>>();
+        json!({
+            "source": if snapshot.is_some() { "segment" } else { "daemon" },
+            "pid": snapshot.map(|snapshot| snapshot.pid),
+            "started_ms": snapshot.map(|snapshot| snapshot.started_ms),
+            "age_ms": snapshot.map(age_ms),
+            "is_torn": snapshot.map(|snapshot| snapshot.is_torn),
+            "counters": counters,
+        })
+    };
+    let text = || {
+        let head = snapshot.map(|snapshot| {
+            let torn = if snapshot.is_torn {
+                ", torn: it died while writing"
+            } else {
+                ""
+            };
+            format!(
+                "left by pid {} ({}), written {} ago{torn}\n",
+                snapshot.pid,
+                if is_running(snapshot.pid) {
+                    "running"
+                } else {
+                    "gone"
+                },
+                size::human_millis(age_ms(snapshot)),
+            )
+        });
+        let width = counters
+            .iter()
+            .map(|(name, _)| name.len())
+            .max()
+            .unwrap_or(0);
+        let lines = counters
+            .iter()
+            .map(|(name, value)| format!("{name:<width$}  {value}\n"));
+        head.into_iter().chain(lines).collect()
+    };
+    out.either(json, text)
+}
+
+/// Whether some process has the pid: after a crash it may be another's.
+fn is_running(pid: u64) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+/// Milliseconds since 1970, as the daemon counts them.
+fn now_ms() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
