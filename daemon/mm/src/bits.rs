@@ -17,8 +17,9 @@ pub(crate) const WORD_ORDER: u32 = 6;
 /// contain: a free run of order 2 counts 4, 2, 1 at orders 0, 1, 2.
 pub(crate) type Tally = [i64; 16];
 
-/// Start positions that a run of each order may have in a word.
-const STARTS: [u64; 7] = [
+/// Start positions that a run of each order may have in a word. The eighth is never
+/// used: with it an index of three bits needs no check.
+const STARTS: [u64; 8] = [
     u64::MAX,
     0x5555_5555_5555_5555,
     0x1111_1111_1111_1111,
@@ -26,12 +27,13 @@ const STARTS: [u64; 7] = [
     0x0001_0001_0001_0001,
     0x0000_0001_0000_0001,
     1,
+    0,
 ];
 
 /// From the free runs of order `k` of a word, those of order `k + 1`.
 #[inline]
 pub(crate) const fn fold_once(runs: u64, k: u32) -> u64 {
-    runs & (runs >> (1 << k)) & STARTS[index(k) + 1]
+    runs & (runs >> (1 << k)) & STARTS[index((k + 1) & 7)]
 }
 
 /// The free runs of order `k < 6` in a word, a bit each at their start.

@@ -116,6 +116,15 @@ impl ListCore {
         self.link(head, order);
     }
 
+    /// Free blocks by order.
+    pub fn free_blocks(&self) -> Vec<u64> {
+        let mut blocks = vec![0; NR_ORDERS];
+        for record in self.records.iter().filter(|record| record.is_free) {
+            blocks[usize::from(record.order)] += 1;
+        }
+        blocks
+    }
+
     fn link(&mut self, pfn: u32, order: u32) {
         let mt = usize::from(self.types[(pfn >> PAGEBLOCK_ORDER) as usize]);
         let head = &mut self.heads[order as usize][mt];
