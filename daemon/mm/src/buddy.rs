@@ -3,18 +3,19 @@
 //! Takes and frees blocks of any order; knows types as pools, and knows nothing of
 //! fallback, sections or watermarks. One writer, so counts are exact at all times.
 //! The rows are [`pageblock`](crate::pageblock), the bit work [`bits`](crate::bits),
-//! the index [`pool`](crate::pool); batches are [`bulk`](crate::bulk).
+//! the index [`pool`](crate::pool); batches are [`bulk`](crate::bulk), and what only
+//! concerns whole pageblocks is [`whole`](crate::whole).
 //!
 //! Shape: a pageblock is *full* (nothing free), *partly free* or *wholly free*. Only
 //! a partly free one has bits that mean anything; they are written when it becomes
 //! so. Hence a wholly free pageblock costs nothing per page, and onlining writes rows.
 //! Pfns here are relative to the start of the zone.
 
+use crate::Geometry;
 use crate::bits::{self, Tally, WORD_ORDER};
 use crate::num::index;
 use crate::pageblock::{NR_POOLS, PoolIndex, Row};
 use crate::pool::Pool;
-use crate::{Geometry, Migratetype};
 
 /// The sizes the core needs, unpacked once.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +63,20 @@ pub(crate) struct Buddy {
     /// The bits of a section's pageblocks, taken when the first of them is broken.
     bits: Vec<Option<Box<[u64]>>>,
     pub pools: [Pool; NR_POOLS],
+    pub claims: Claims,
+}
+
+/// How often requests left the pageblocks of their type.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Claims {
+    /// Free blocks of at least pageblock order that changed their type.
+    pub nr_whole: u64,
+    /// Partly free pageblocks that changed their type.
+    pub nr_partial: u64,
+    /// Blocks taken out of pageblocks that kept their type.
+    pub nr_stolen: u64,
+    /// `nr_partial` since the watermark boost was cleared.
+    pub since_boost: u64,
 }
 
 impl Buddy {
@@ -75,6 +90,7 @@ impl Buddy {
             rows: vec![0; index(nr_blocks)],
             bits: vec![None; index(nr_sections)],
             pools: [pool(), pool(), pool(), pool()],
+            claims: Claims::default(),
         }
     }
 
@@ -88,9 +104,16 @@ impl Buddy {
         self.rows[index(block)] = row.word();
     }
 
-    /// Number of pageblocks in the reserve, managed or not.
-    pub fn nr_rows(&self) -> u32 {
-        crate::num::to_u32(self.rows.len())
+    /// Gives pageblocks `start..end` the same row.
+    pub fn fill_rows(&mut self, start: u32, end: u32, row: Row) {
+        self.rows[index(start)..index(end)].fill(row.word());
+    }
+
+    /// Whether none of the pageblocks `start..end` has a row.
+    pub fn rows_are_empty(&self, start: u32, end: u32) -> bool {
+        self.rows[index(start)..index(end)]
+            .iter()
+            .all(|&row| row == 0)
     }
 
     /// The bits of a partly free pageblock.
@@ -283,37 +306,6 @@ impl Buddy {
         &mut self.bits
     }
 
-    /// Moves a pageblock's row and free pages to where its new type or isolation puts them.
-    pub fn move_block(&mut self, block: u32, new: Row) {
-        let old = self.row(block);
-        let (from, to) = (old.pool(), new.pool());
-        debug_assert_eq!(old.nr_free(), new.nr_free());
-        if from == to {
-            self.set_row(block, new);
-            return;
-        }
-        let nr_free = u64::from(old.nr_free());
-        self.pools[from].nr_blocks -= 1;
-        self.pools[to].nr_blocks += 1;
-        self.pools[from].nr_free -= nr_free;
-        self.pools[to].nr_free += nr_free;
-        if old.nr_free() == self.shape.block_pages {
-            let order = self.whole_order(from, block);
-            self.detach_whole(from, block, order);
-            self.set_row(block, new);
-            self.attach_whole(to, block);
-        } else if old.nr_free() != 0 {
-            let runs = self.block_runs(block);
-            self.pools[to].add_runs(&runs);
-            self.pools[from].add_runs(&runs.map(|count| -count));
-            self.pools[from].remove(old.largest(), block);
-            self.pools[to].insert(new.largest(), block);
-            self.set_row(block, new);
-        } else {
-            self.set_row(block, new);
-        }
-    }
-
     /// The free runs of a partly free block.
     pub fn block_runs(&self, block: u32) -> Tally {
         let words = self
@@ -322,161 +314,7 @@ impl Buddy {
         bits::tally_block(words, self.shape.pageblock_order)
     }
 
-    /// Brings pageblocks `start..end`, wholly free, into the pool of a type: rows and
-    /// index words, nothing per page. `start` and `end` are multiples of the largest block.
-    pub fn insert_whole(&mut self, start: u32, end: u32, mt: Migratetype) {
-        let shape = self.shape;
-        let pageblocks = u64::from(end - start);
-        let row = Row::managed(mt).with_free(shape.block_pages, shape.pageblock_order);
-        self.rows[index(start)..index(end)].fill(row.word());
-        let pool = &mut self.pools[mt.index()];
-        let up = shape.max_order - shape.pageblock_order;
-        pool.insert_range(shape.max_order, start >> up, end >> up);
-        pool.nr_blocks += pageblocks;
-        pool.nr_free += pageblocks << shape.pageblock_order;
-    }
-
-    /// Brings a pageblock under management with nothing free in it.
-    pub fn insert_full(&mut self, block: u32, mt: Migratetype) {
-        self.set_row(block, Row::managed(mt));
-        self.pools[mt.index()].nr_blocks += 1;
-    }
-
-    /// Takes an isolated pageblock out of management with all that is free in it.
-    pub fn remove_block(&mut self, block: u32) {
-        let row = self.row(block);
-        let pool = row.pool();
-        if row.nr_free() == self.shape.block_pages {
-            let order = self.whole_order(pool, block);
-            self.detach_whole(pool, block, order);
-        } else if row.nr_free() != 0 {
-            let runs = self.block_runs(block);
-            self.pools[pool].add_runs(&runs.map(|count| -count));
-            self.pools[pool].remove(row.largest(), block);
-        }
-        self.pools[pool].nr_free -= u64::from(row.nr_free());
-        self.pools[pool].nr_blocks -= 1;
-        self.set_row(block, Row::default());
-    }
-
-    /// Takes a block of pageblock order or more out of a set that has one of `found`.
-    fn take_large(&mut self, pool: PoolIndex, order: u32, found: u32) -> u32 {
-        let base = self.shape.pageblock_order;
-        let first = self.pools[pool]
-            .set(found)
-            .first()
-            .expect("the order is marked as filled");
-        let start = first << (found - base);
-        self.pools[pool].remove(found, first);
-        for half in (order..found).rev() {
-            self.pools[pool].insert(half, (start >> (half - base)) + 1);
-        }
-        let end = start + (1 << (order - base));
-        for block in start..end {
-            let row = self.row(block).with_free(0, 0);
-            self.set_row(block, row);
-        }
-        self.pools[pool].nr_free -= 1 << order;
-        start << base
-    }
-
-    /// Frees a whole pageblock of which nothing was free.
-    fn free_whole(&mut self, block: u32) {
-        let row = self.row(block);
-        assert!(row.is_managed(), "pageblock {block} is not managed");
-        assert!(
-            row.nr_free() == 0,
-            "a page of pageblock {block} is free already"
-        );
-        let shape = self.shape;
-        self.set_row(
-            block,
-            row.with_free(shape.block_pages, shape.pageblock_order),
-        );
-        self.pools[row.pool()].nr_free += u64::from(shape.block_pages);
-        self.attach_whole(row.pool(), block);
-    }
-
-    /// The order of the free block that a wholly free pageblock lies in.
-    fn whole_order(&self, pool: PoolIndex, block: u32) -> u32 {
-        let base = self.shape.pageblock_order;
-        (base..=self.shape.max_order)
-            .find(|&order| self.pools[pool].contains(order, block >> (order - base)))
-            .expect("a wholly free pageblock lies in one free block")
-    }
-
-    /// Takes a wholly free pageblock out of the free block of `order` around it; the
-    /// rest of that block stays free.
-    fn detach_whole(&mut self, pool: PoolIndex, block: u32, order: u32) {
-        let base = self.shape.pageblock_order;
-        self.pools[pool].remove(order, block >> (order - base));
-        for half in (base..order).rev() {
-            self.pools[pool].insert(half, (block >> (half - base)) ^ 1);
-        }
-    }
-
-    /// Files a wholly free pageblock and merges it with its buddies. Buddies of another
-    /// type are relabelled, as the kernel does, but isolated blocks keep to themselves.
-    fn attach_whole(&mut self, pool: PoolIndex, block: u32) {
-        let base = self.shape.pageblock_order;
-        let mut order = base;
-        let mut member = block;
-        while order < self.shape.max_order {
-            let buddy = member ^ 1;
-            if self.pools[pool].contains(order, buddy) {
-                self.pools[pool].remove(order, buddy);
-            } else if !self.relabel_whole(pool, order, buddy, self.row(block).migratetype()) {
-                break;
-            }
-            member >>= 1;
-            order += 1;
-        }
-        self.pools[pool].insert(order, member);
-    }
-
-    /// If the buddy is a free block of another type, takes it out of its pool and gives
-    /// its pageblocks to `pool`.
-    fn relabel_whole(&mut self, pool: PoolIndex, order: u32, buddy: u32, mt: Migratetype) -> bool {
-        let shape = self.shape;
-        let up = order - shape.pageblock_order;
-        let other = Migratetype::ALL
-            .map(Migratetype::index)
-            .into_iter()
-            .find(|&other| other != pool && self.pools[other].contains(order, buddy));
-        let Some(other) = other.filter(|_| pool == mt.index()) else {
-            return false;
-        };
-        self.pools[other].remove(order, buddy);
-        self.pools[other].nr_free -= 1 << order;
-        self.pools[other].nr_blocks -= 1 << up;
-        self.pools[pool].nr_free += 1 << order;
-        self.pools[pool].nr_blocks += 1 << up;
-        for block in buddy << up..(buddy + 1) << up {
-            let row = self.row(block).with_migratetype(mt);
-            self.set_row(block, row);
-        }
-        true
-    }
-
-    /// A detached wholly free pageblock becomes one whose pages are free one by one.
-    fn break_whole(&mut self, pool: PoolIndex, block: u32) {
-        let shape = self.shape;
-        self.fill_bits(block, u64::MAX);
-        for order in 0..shape.pageblock_order {
-            self.pools[pool].runs[index(order)] += 1 << (shape.pageblock_order - order);
-        }
-    }
-
-    /// A partly free pageblock of which the last page came home.
-    fn heal_whole(&mut self, pool: PoolIndex, block: u32) {
-        let shape = self.shape;
-        for order in 0..shape.pageblock_order {
-            self.pools[pool].runs[index(order)] -= 1 << (shape.pageblock_order - order);
-        }
-        self.attach_whole(pool, block);
-    }
-
-    fn fill_bits(&mut self, block: u32, value: u64) {
+    pub fn fill_bits(&mut self, block: u32, value: u64) {
         let shape = self.shape;
         let section = &mut self.bits[index(block >> shape.section_shift)];
         if section.is_none() {

@@ -267,3 +267,96 @@ fn tally_change(tally: &mut Tally, before: u64, after: u64, limit: u32) {
         bits::tally_word(tally, after, limit, 1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::fixture::{bring_online, order, zone};
+    use crate::{AllocFlags, Migratetype, Order, Pfn, Zone};
+
+    const MOVABLE: Migratetype = Migratetype::Movable;
+
+    fn take(zone: &mut Zone, order: Order, nr: usize) -> Vec<Pfn> {
+        let mut out = Vec::new();
+        zone.rmqueue_bulk(order, MOVABLE, nr, AllocFlags::DIP, &mut out);
+        zone.verify().unwrap();
+        out
+    }
+
+    /// Pages 256..512 online; all taken but those listed.
+    fn zone_with_free(free: &[u32]) -> Zone {
+        let mut zone = zone();
+        bring_online(&mut zone, 1);
+        take(&mut zone, Order::ZERO, 256);
+        for &pfn in free {
+            zone.free(Pfn::new(pfn), Order::ZERO);
+        }
+        zone
+    }
+
+    #[test]
+    fn broken_pageblocks_are_used_up_before_a_whole_one_is_broken() {
+        let mut zone = zone();
+        bring_online(&mut zone, 1);
+        let first = take(&mut zone, Order::ZERO, 64);
+        zone.free_bulk(&[first[3], first[40], first[41]], Order::ZERO);
+        let pages = take(&mut zone, Order::ZERO, 3);
+        assert_eq!(pages, [first[40], first[41], first[3]]);
+        assert_eq!(zone.buddyinfo(), [0, 0, 0, 0, 0, 0, 3]);
+    }
+
+    #[test]
+    fn a_run_that_serves_all_is_preferred_to_scattered_pages() {
+        let mut free: Vec<u32> = (0..8).map(|at| 257 + 4 * at).collect();
+        free.extend(304..312);
+        let mut zone = zone_with_free(&free);
+        let pages: Vec<Pfn> = (304..312).map(Pfn::new).collect();
+        assert_eq!(take(&mut zone, Order::ZERO, 8), pages);
+    }
+
+    #[test]
+    fn one_page_is_taken_from_the_smallest_run_around() {
+        let mut zone = zone_with_free(&[264, 265, 266, 267, 270]);
+        let page = zone.alloc(Order::ZERO, MOVABLE, AllocFlags::DIP);
+        assert_eq!(page, Ok(Pfn::new(270)));
+    }
+
+    #[test]
+    fn neighbours_freed_together_are_what_they_are_freed_apart() {
+        for step in [1, 2, 3] {
+            let (mut together, mut apart) = (zone_with_free(&[]), zone_with_free(&[]));
+            let pages: Vec<Pfn> = (260..500).step_by(step).map(Pfn::new).collect();
+            together.free_bulk(&pages, Order::ZERO);
+            pages.iter().for_each(|&page| apart.free(page, Order::ZERO));
+            assert_eq!(together.buddyinfo(), apart.buddyinfo());
+            together.verify().unwrap();
+        }
+    }
+
+    #[test]
+    fn larger_orders_come_aligned_and_go_home_together() {
+        for nr in 1..5 {
+            let mut zone = zone();
+            bring_online(&mut zone, 2);
+            let blocks = take(&mut zone, order(nr), 20);
+            assert_eq!(blocks.len(), 20.min(256 >> nr));
+            assert!(blocks.is_sorted() && blocks.iter().all(|block| block.is_aligned(order(nr))));
+            zone.free_bulk(&blocks, order(nr));
+            zone.verify().unwrap();
+            assert_eq!(zone.buddyinfo(), [0, 0, 0, 0, 0, 0, 4]);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "freed twice in one call")]
+    fn a_page_twice_in_one_call_is_our_own_mistake() {
+        let mut zone = zone_with_free(&[]);
+        zone.free_bulk(&[Pfn::new(256), Pfn::new(257), Pfn::new(256)], Order::ZERO);
+    }
+
+    #[test]
+    #[should_panic(expected = "free already")]
+    fn a_free_page_among_others_is_our_own_mistake() {
+        let mut zone = zone_with_free(&[258]);
+        zone.free_bulk(&[256, 257, 258].map(Pfn::new), Order::ZERO);
+    }
+}

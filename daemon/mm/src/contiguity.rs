@@ -188,3 +188,145 @@ impl Zone {
         self.span().covers(range)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{add_with_holes, bring_online, zone};
+    use crate::{OnlineOrder, SectionId};
+
+    fn ask_all(zone: &mut Zone, section: u32) -> usize {
+        let start = section * 256;
+        (start..start + 256)
+            .step_by(32)
+            .filter(|&pfn| zone.pageblock_pfn_to_page(Pfn::new(pfn + 7)).is_some())
+            .count()
+    }
+
+    #[test]
+    fn a_zone_without_holes_answers_for_its_pageblocks() {
+        let mut zone = zone();
+        bring_online(&mut zone, 1);
+        bring_online(&mut zone, 2);
+        assert_eq!(
+            zone.contiguity().zone,
+            Some(true),
+            "asked again after the second hot-add"
+        );
+        assert_eq!(ask_all(&mut zone, 1), 8);
+        let report = zone.contiguity();
+        assert_eq!((report.zone_hits, report.misses, report.walks), (8, 0, 0));
+        assert_eq!(
+            zone.pageblock_pfn_to_page(Pfn::new(256 + 40)),
+            Some(Pfn::new(256 + 32))
+        );
+        assert_eq!(
+            zone.pageblock_pfn_to_page(Pfn::new(3 * 256)),
+            None,
+            "past the span"
+        );
+    }
+
+    #[test]
+    fn a_hole_loses_the_zones_answer_and_not_the_pageblocks() {
+        let mut zone = zone();
+        bring_online(&mut zone, 1);
+        add_with_holes(&mut zone, 2, &[(0, 100), (101, 256)]);
+        zone.online(SectionId::new(2), OnlineOrder::Pageblock)
+            .unwrap();
+        zone.verify().unwrap();
+        assert_eq!(zone.contiguity().zone, Some(false));
+        for walks in [8, 8] {
+            assert_eq!(ask_all(&mut zone, 2), 7);
+            assert_eq!(
+                zone.contiguity().walks,
+                walks,
+                "the second round asks the cache"
+            );
+        }
+        let report = zone.contiguity();
+        assert_eq!(
+            (
+                report.nr_cached,
+                report.nr_contiguous,
+                report.pageblock_hits
+            ),
+            (8, 7, 8)
+        );
+        zone.verify().unwrap();
+    }
+
+    #[test]
+    fn each_cache_can_be_switched_off() {
+        let mut zone = zone();
+        bring_online(&mut zone, 1);
+        for (mode, hits, walks) in [
+            (ContiguityMode::None, (0, 0), 16),
+            (ContiguityMode::Zone, (16, 0), 16),
+            (ContiguityMode::Pageblock, (16, 8), 24),
+            (ContiguityMode::Both, (32, 8), 24),
+        ] {
+            zone.set_contiguity_mode(mode);
+            assert_eq!(ask_all(&mut zone, 1) + ask_all(&mut zone, 1), 16);
+            let report = zone.contiguity();
+            assert_eq!((report.zone_hits, report.pageblock_hits), hits, "{mode:?}");
+            assert_eq!(report.walks, walks, "{mode:?}");
+        }
+    }
+
+    #[test]
+    fn hot_events_clear_what_they_touch_and_no_more() {
+        let mut zone = zone();
+        let two = SectionId::new(2);
+        bring_online(&mut zone, 1);
+        zone.set_contiguity_mode(ContiguityMode::Pageblock);
+        ask_all(&mut zone, 1);
+        bring_online(&mut zone, 2);
+        ask_all(&mut zone, 2);
+        assert_eq!(zone.contiguity().nr_cached, 16);
+        zone.isolate(two).unwrap();
+        assert_eq!(ask_all(&mut zone, 2), 8, "online until it is taken");
+        zone.finish_offline(two).unwrap();
+        assert_eq!(zone.contiguity().nr_cached, 8);
+        assert_eq!(
+            zone.contiguity().zone,
+            Some(false),
+            "an offline section lies in the span"
+        );
+        assert_eq!(ask_all(&mut zone, 2), 0);
+        zone.verify().unwrap();
+        zone.begin_remove(two).unwrap();
+        zone.finish_remove(two).unwrap();
+        assert_eq!(zone.contiguity().zone, Some(true), "the span has shrunk");
+    }
+
+    #[test]
+    fn invalidated_answers_are_asked_again_when_needed() {
+        let mut zone = zone();
+        bring_online(&mut zone, 1);
+        ask_all(&mut zone, 1);
+        zone.invalidate_contiguity();
+        assert_eq!(
+            (zone.contiguity().zone, zone.contiguity().nr_cached),
+            (None, 0)
+        );
+        assert_eq!(ask_all(&mut zone, 1), 8);
+        assert_eq!(zone.contiguity().walks, 8);
+        assert!(zone.ask_contiguity());
+    }
+
+    #[test]
+    fn a_pageblock_that_two_zones_share_is_whole_in_neither() {
+        let (mut low, mut high) = (zone(), zone());
+        add_with_holes(&mut low, 1, &[(0, 48)]);
+        add_with_holes(&mut high, 1, &[(48, 256)]);
+        for zone in [&mut low, &mut high] {
+            zone.online(SectionId::new(1), OnlineOrder::Pageblock)
+                .unwrap();
+            zone.verify().unwrap();
+            assert_eq!(zone.pageblock_pfn_to_page(Pfn::new(256 + 40)), None);
+        }
+        assert!(low.pageblock_pfn_to_page(Pfn::new(256)).is_some());
+        assert!(high.pageblock_pfn_to_page(Pfn::new(256 + 64)).is_some());
+    }
+}

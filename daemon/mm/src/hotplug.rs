@@ -13,9 +13,7 @@
 
 use crate::num::{index, low_u32};
 use crate::section::Section;
-use crate::{
-    Migratetype, Order, Pfn, PfnRange, SectionError, SectionId, SectionInfo, SectionState, Zone,
-};
+use crate::{Migratetype, Order, Pfn, PfnRange, SectionError, SectionId, SectionState, Zone};
 
 /// In which units a section's pages are freed when it comes online.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -254,108 +252,6 @@ impl Zone {
         Ok(())
     }
 
-    /// The `nr` lowest absent sections, fewer if there are not that many.
-    #[must_use]
-    pub fn lowest_absent(&self, nr: usize) -> Vec<SectionId> {
-        self.absent_sections
-            .iter()
-            .take(nr)
-            .map(|at| self.section_id(at))
-            .collect()
-    }
-
-    /// The state of a section; `None` outside this zone's reserve.
-    #[must_use]
-    pub fn section_state(&self, section: SectionId) -> Option<SectionState> {
-        self.section_index(section)
-            .map(|at| self.sections[index(at)].state)
-    }
-
-    /// One section's line; `None` outside this zone's reserve.
-    #[must_use]
-    pub fn section(&self, section: SectionId) -> Option<SectionInfo> {
-        self.section_index(section).map(|at| self.section_info(at))
-    }
-
-    /// Sections that are not absent, ascending.
-    pub fn sections(&self) -> impl Iterator<Item = SectionInfo> + '_ {
-        (0..self.present_sections_end())
-            .filter(|&at| self.sections[index(at)].state != SectionState::Absent)
-            .map(|at| self.section_info(at))
-    }
-
-    /// The pages of a section that exist, ascending; empty while not present.
-    #[must_use]
-    pub fn extents(&self, section: SectionId) -> Vec<PfnRange> {
-        match self
-            .section_index(section)
-            .map(|at| &self.sections[index(at)])
-        {
-            Some(row) if row.state.is_present() => match &row.extents {
-                Some(extents) => extents.to_vec(),
-                None => vec![self.geometry.section_range(section)],
-            },
-            _ => Vec::new(),
-        }
-    }
-
-    /// Free pages in a section's isolated pageblocks.
-    #[must_use]
-    pub fn isolated_free(&self, section: SectionId) -> u64 {
-        self.section(section).map_or(0, |info| info.isolated)
-    }
-
-    /// Managed and reserved pages of a section that are not free.
-    #[must_use]
-    pub fn held_in(&self, section: SectionId) -> u64 {
-        self.section_index(section)
-            .map_or(0, |at| self.held_pages(at))
-    }
-
-    /// First to last present section, as pages; empty if none is present.
-    #[must_use]
-    pub fn span(&self) -> PfnRange {
-        match (self.present_sections.first(), self.present_sections.last()) {
-            (Some(first), Some(last)) => PfnRange {
-                start: self.geometry.section_range(self.section_id(first)).start,
-                end: self.geometry.section_range(self.section_id(last)).end,
-            },
-            _ => PfnRange::default(),
-        }
-    }
-
-    pub(crate) fn section_blocks(&self, at: u32) -> core::ops::Range<u32> {
-        let shift = self.buddy.shape.section_shift;
-        at << shift..(at + 1) << shift
-    }
-
-    pub(crate) fn section_id(&self, at: u32) -> SectionId {
-        SectionId::new((self.config.start.get() >> self.geometry.section_order()) + at)
-    }
-
-    pub(crate) fn section_index(&self, section: SectionId) -> Option<u32> {
-        let start = self.geometry.section_start(section)?;
-        self.offset_of(start)
-            .map(|offset| offset >> self.geometry.section_order())
-    }
-
-    pub(crate) fn section_at(&self, pfn: Pfn) -> Option<&Section> {
-        let offset = self.offset_of(pfn)?;
-        Some(&self.sections[index(offset >> self.geometry.section_order())])
-    }
-
-    pub(crate) fn held_pages(&self, at: u32) -> u64 {
-        let row = &self.sections[index(at)];
-        let total = u64::from(row.managed) + u64::from(row.reserved);
-        total - self.section_free(at)
-    }
-
-    fn section_free(&self, at: u32) -> u64 {
-        self.section_blocks(at)
-            .map(|block| u64::from(self.buddy.row(block).nr_free()))
-            .sum()
-    }
-
     fn expect_state(&self, section: SectionId, wanted: SectionState) -> Result<u32, SectionError> {
         let Some(at) = self.section_index(section) else {
             return Err(SectionError::NotInZone { section });
@@ -424,30 +320,186 @@ impl Zone {
         }
     }
 
-    fn section_info(&self, at: u32) -> SectionInfo {
-        let row = &self.sections[index(at)];
-        let id = self.section_id(at);
-        let nr_free = self.section_free(at);
-        let is_isolated = row.state == SectionState::GoingOffline;
-        SectionInfo {
-            id,
-            start: self.absolute(at << self.geometry.section_order()),
-            nr_pages: u64::from(self.geometry.section_pages()),
-            state: row.state,
-            present: u64::from(row.present),
-            managed: u64::from(row.managed),
-            free: if is_isolated { 0 } else { nr_free },
-            isolated: if is_isolated { nr_free } else { 0 },
-            held: self.held_pages(at),
-        }
-    }
-
     fn free_blocks_movable(&self) -> Vec<u64> {
         self.buddy.pools[Migratetype::Movable.index()].free_blocks(self.buddy.shape.pageblock_order)
     }
+}
 
-    /// One past the last section that is not absent, or close above it.
-    fn present_sections_end(&self) -> u32 {
-        crate::num::to_u32(self.sections.len())
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{add_with_holes, bring_online, zone};
+    use crate::{AllocFlags, Shortfall};
+
+    const ONE: SectionId = SectionId::new(1);
+
+    #[test]
+    fn each_verb_starts_from_its_own_state_only() {
+        type Verb = fn(&mut Zone) -> Result<(), SectionError>;
+        let verbs: [(SectionState, Verb); 9] = [
+            (SectionState::Absent, |zone| zone.begin_add(ONE)),
+            (SectionState::Adding, |zone| zone.abort_add(ONE)),
+            (SectionState::Adding, |zone| zone.finish_add(ONE)),
+            (SectionState::Offline, |zone| {
+                zone.online(ONE, OnlineOrder::Page).map(drop)
+            }),
+            (SectionState::Online, |zone| zone.isolate(ONE).map(drop)),
+            (SectionState::GoingOffline, |zone| zone.undo_isolate(ONE)),
+            (SectionState::GoingOffline, |zone| zone.finish_offline(ONE)),
+            (SectionState::Offline, |zone| zone.begin_remove(ONE)),
+            (SectionState::Removing, |zone| zone.finish_remove(ONE)),
+        ];
+        // One way through all states; at each, every verb of another state is refused.
+        let mut zone = zone();
+        for step in [0, 2, 3, 4, 5, 4, 6, 7, 8] {
+            let state = zone.section_state(ONE).unwrap();
+            for (from, verb) in &verbs {
+                if *from != state {
+                    let refused = SectionError::WrongState {
+                        section: ONE,
+                        state,
+                    };
+                    assert_eq!(verb(&mut zone), Err(refused));
+                }
+            }
+            verbs[step].1(&mut zone).unwrap();
+            zone.verify().unwrap();
+        }
+        assert_eq!(zone.section_state(ONE), Some(SectionState::Absent));
+        let nowhere = SectionId::new(9);
+        assert_eq!(
+            zone.begin_add(nowhere),
+            Err(SectionError::NotInZone { section: nowhere })
+        );
+    }
+
+    #[test]
+    fn a_section_comes_online_in_whole_pageblocks() {
+        let mut zone = zone();
+        zone.begin_add(ONE).unwrap();
+        zone.finish_add(ONE).unwrap();
+        assert_eq!(zone.counts().managed, 0);
+        let onlined = zone.online(ONE, OnlineOrder::Pageblock).unwrap();
+        assert_eq!((onlined.nr_pageblocks, onlined.nr_pages), (8, 256));
+        assert_eq!(onlined.blocks_by_order, [0, 0, 0, 0, 0, 0, 4]);
+    }
+
+    #[test]
+    fn whole_sections_have_no_bits() {
+        let mut zone = zone();
+        bring_online(&mut zone, 1);
+        let with_one = zone.metadata_bytes();
+        bring_online(&mut zone, 2);
+        assert_eq!(zone.metadata_bytes(), with_one);
+        let page = zone
+            .alloc(Order::ZERO, Migratetype::Movable, AllocFlags::DIP)
+            .unwrap();
+        assert_eq!(
+            zone.metadata_bytes(),
+            with_one + 8 * 8 + 2 * 8,
+            "bits, and two words of the index"
+        );
+        zone.free(page, Order::ZERO);
+        zone.isolate(ONE).unwrap();
+        zone.finish_offline(ONE).unwrap();
+        assert!(zone.buddy.block_bits(0).is_none());
+    }
+
+    #[test]
+    fn page_by_page_ends_the_same() {
+        let mut zone = zone();
+        bring_online(&mut zone, 2);
+        zone.begin_add(ONE).unwrap();
+        zone.finish_add(ONE).unwrap();
+        let onlined = zone.online(ONE, OnlineOrder::Page).unwrap();
+        assert_eq!(onlined.blocks_by_order, [0, 0, 0, 0, 0, 0, 4]);
+        zone.verify().unwrap();
+        assert_eq!((zone.counts().free, zone.counts().pcp), (512, 0));
+    }
+
+    #[test]
+    fn the_edges_of_holes_are_freed_in_the_largest_aligned_blocks() {
+        let mut zone = zone();
+        add_with_holes(&mut zone, 1, &[(1, 50), (50, 60), (96, 256)]);
+        assert_eq!(zone.extents(ONE).len(), 2, "extents that touch are one");
+        let onlined = zone.online(ONE, OnlineOrder::Pageblock).unwrap();
+        zone.verify().unwrap();
+        assert_eq!((onlined.nr_pages, onlined.nr_pageblocks), (59 + 160, 7));
+        // 1, 2-3, 4-7, 8-15, 16-31 | 32-47, 48-55, 56-59 | 96-127, 128-191, 192-255
+        assert_eq!(onlined.blocks_by_order, [1, 1, 2, 2, 2, 1, 2]);
+        assert_eq!(zone.counts().spanned, 256);
+        // Pages of the hole are never handed out, and the section goes as it came.
+        let mut pages = Vec::new();
+        zone.rmqueue_bulk(
+            Order::ZERO,
+            Migratetype::Movable,
+            999,
+            AllocFlags::DIP,
+            &mut pages,
+        );
+        assert_eq!(pages.len(), 219);
+        assert!(
+            pages
+                .iter()
+                .all(|page| !(316..352).contains(&page.get()) && page.get() != 256)
+        );
+        zone.free_bulk(&pages, Order::ZERO);
+        zone.isolate(ONE).unwrap();
+        zone.finish_offline(ONE).unwrap();
+        zone.verify().unwrap();
+        assert_eq!(zone.counts().managed, 0);
+    }
+
+    #[test]
+    fn bad_extents_leave_the_section_adding() {
+        let mut zone = zone();
+        zone.begin_add(ONE).unwrap();
+        let range = |start, end| PfnRange { start, end };
+        for extents in [
+            vec![],
+            vec![range(200, 300)],
+            vec![range(300, 300)],
+            vec![range(300, 400), range(399, 420)],
+            vec![range(400, 420), range(300, 310)],
+            vec![range(500, 513)],
+        ] {
+            let refused = Err(SectionError::BadExtents { section: ONE });
+            assert_eq!(zone.finish_add_with_holes(ONE, &extents), refused);
+        }
+        assert_eq!(zone.section_state(ONE), Some(SectionState::Adding));
+        assert_eq!(zone.finish_add_with_holes(ONE, &[range(256, 512)]), Ok(()));
+        assert!(zone.sections[0].is_whole());
+    }
+
+    #[test]
+    fn an_isolated_section_gives_nothing_and_takes_its_own_back() {
+        let mut zone = zone();
+        bring_online(&mut zone, 1);
+        let page = zone
+            .alloc(Order::ZERO, Migratetype::Movable, AllocFlags::DIP)
+            .unwrap();
+        assert_eq!(zone.isolate(ONE), Ok(1));
+        let nothing = zone.alloc(Order::ZERO, Migratetype::Movable, AllocFlags::DIP);
+        assert_eq!(nothing, Err(Shortfall::ZoneEmpty));
+        let busy = SectionError::Busy {
+            section: ONE,
+            first: page,
+            nr_held: 1,
+        };
+        assert_eq!(zone.finish_offline(ONE), Err(busy));
+        zone.free(page, Order::ZERO);
+        assert_eq!((zone.counts().free, zone.isolated_free(ONE)), (0, 256));
+        assert_eq!(zone.finish_offline(ONE), Ok(()));
+        zone.verify().unwrap();
+        assert_eq!(zone.largest_free_order(), None);
+    }
+
+    #[test]
+    fn the_lowest_absent_sections_are_offered() {
+        let mut zone = zone();
+        bring_online(&mut zone, 2);
+        let ids = |ids: Vec<SectionId>| ids.into_iter().map(SectionId::get).collect::<Vec<_>>();
+        assert_eq!(ids(zone.lowest_absent(2)), [1, 3]);
+        assert_eq!(ids(zone.lowest_absent(9)), [1, 3, 4]);
     }
 }

@@ -12,12 +12,15 @@
 
 #![forbid(unsafe_code)]
 
+mod alloc;
 mod bits;
 mod block_set;
 mod buddy;
 mod bulk;
 mod contiguity;
 mod fallback;
+#[cfg(test)]
+mod fixture;
 mod geometry;
 mod hotplug;
 mod lists;
@@ -31,23 +34,28 @@ mod pool;
 mod report;
 mod scan;
 mod section;
+mod sections;
 mod setup;
 mod shortfall;
 mod verify;
 pub mod watermark;
+mod whole;
 mod zone;
 
+pub use alloc::{AllocFlags, Mark};
 pub use contiguity::{ContiguityMode, ContiguityReport};
 pub use geometry::{Geometry, GeometryError};
 pub use hotplug::{OnlineOrder, Onlined};
 pub use migratetype::Migratetype;
 pub use order::Order;
 pub use pfn::{Pfn, PfnRange};
-pub use report::{NR_PAGE_TYPE_ROWS, PageTypeInfo, PageTypeRow, ZoneCounts, ZoneInfo};
+pub use report::{
+    FallbackCounts, NR_PAGE_TYPE_ROWS, PageTypeInfo, PageTypeRow, ZoneCounts, ZoneInfo,
+};
 pub use scan::PageblockInfo;
 pub use section::{SectionError, SectionId, SectionInfo, SectionState, ZoneId, ZoneKind};
 pub use setup::setup_zones;
 pub use shortfall::Shortfall;
 pub use verify::VerifyError;
 pub use watermark::Watermarks;
-pub use zone::{AllocFlags, Mark, Zone, ZoneConfig, ZoneError};
+pub use zone::{Zone, ZoneConfig, ZoneError};

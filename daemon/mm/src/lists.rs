@@ -103,3 +103,96 @@ impl Zone {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{bring_online, order, zone};
+
+    const DIP: AllocFlags = AllocFlags::DIP;
+    const MOVABLE: Migratetype = Migratetype::Movable;
+
+    fn listed_zone() -> Zone {
+        let mut zone = zone();
+        bring_online(&mut zone, 1);
+        zone.set_pcp(Some((8, 20)));
+        zone
+    }
+
+    #[test]
+    fn a_refill_takes_a_batch_and_gives_it_in_address_order() {
+        let mut zone = listed_zone();
+        let mut out = Vec::new();
+        assert_eq!(zone.pcp_take(Order::ZERO, MOVABLE, 3, DIP, &mut out), 3);
+        assert_eq!(out, [256, 257, 258].map(Pfn::new));
+        assert_eq!((zone.counts().pcp, zone.counts().lent), (5, 3));
+        // More than a batch goes past the lists, after what they had.
+        assert_eq!(zone.pcp_take(Order::ZERO, MOVABLE, 20, DIP, &mut out), 20);
+        assert_eq!((zone.counts().pcp, out.len()), (0, 23));
+        assert!(out.is_sorted());
+        zone.verify().unwrap();
+    }
+
+    #[test]
+    fn lists_never_hold_more_than_high() {
+        let mut zone = listed_zone();
+        let mut out = Vec::new();
+        zone.rmqueue_bulk(Order::ZERO, MOVABLE, 100, DIP, &mut out);
+        for page in out {
+            zone.pcp_put(page, Order::ZERO);
+            assert!(zone.counts().pcp <= 20);
+        }
+        zone.verify().unwrap();
+        assert_eq!(zone.counts().lent, 0);
+    }
+
+    #[test]
+    fn a_stolen_page_is_listed_under_its_pageblocks_type() {
+        let mut zone = listed_zone();
+        let mut out = Vec::new();
+        zone.rmqueue_bulk(Order::ZERO, MOVABLE, 256, DIP, &mut out);
+        zone.free(Pfn::new(300), Order::ZERO);
+        let stolen = zone
+            .alloc(Order::ZERO, Migratetype::Unmovable, DIP)
+            .unwrap();
+        zone.pcp_put(stolen, Order::ZERO);
+        let mut again = Vec::new();
+        assert_eq!(zone.pcp_take(Order::ZERO, MOVABLE, 1, DIP, &mut again), 1);
+        assert_eq!(again, [stolen]);
+    }
+
+    #[test]
+    fn what_belongs_to_an_isolated_pageblock_goes_straight_home() {
+        let mut zone = listed_zone();
+        let mut out = Vec::new();
+        zone.pcp_take(Order::ZERO, MOVABLE, 3, DIP, &mut out);
+        assert_eq!(
+            zone.isolate(SectionId::new(1)),
+            Ok(3),
+            "the lists were called home"
+        );
+        zone.pcp_put(out[0], Order::ZERO);
+        assert_eq!((zone.counts().pcp, zone.counts().isolated), (0, 254));
+        zone.verify().unwrap();
+    }
+
+    #[test]
+    fn a_dry_zone_calls_its_lists_home_before_it_refuses() {
+        let mut zone = listed_zone();
+        let mut out = Vec::new();
+        zone.rmqueue_bulk(Order::ZERO, MOVABLE, 256, DIP, &mut out);
+        zone.pcp_put(out[0], Order::ZERO);
+        zone.pcp_put(out[1], Order::ZERO);
+        assert_eq!(
+            zone.alloc(order(1), Migratetype::Unmovable, DIP),
+            Ok(out[0])
+        );
+        zone.pcp_put(out[0], order(1));
+        let mut pages = Vec::new();
+        assert_eq!(
+            zone.rmqueue_bulk(Order::ZERO, MOVABLE, 5, DIP, &mut pages),
+            2
+        );
+        zone.verify().unwrap();
+    }
+}

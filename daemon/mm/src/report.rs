@@ -57,6 +57,17 @@ impl PageTypeRow {
     }
 }
 
+/// How often requests left the pageblocks of their own type, since the zone was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FallbackCounts {
+    /// Free blocks of at least pageblock order that changed their type for a request.
+    pub nr_whole_claimed: u64,
+    /// Partly free pageblocks that changed their type for a request.
+    pub nr_partial_claimed: u64,
+    /// Blocks taken out of pageblocks that kept their type.
+    pub nr_stolen: u64,
+}
+
 /// One zone of `/proc/zoneinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZoneInfo {
@@ -149,6 +160,17 @@ impl Zone {
             pcp_count: self.pcp.nr_pages(),
             pcp_high: self.pcp.high,
             pcp_batch: self.pcp.batch,
+        }
+    }
+
+    /// How often requests left the pageblocks of their own type.
+    #[must_use]
+    pub fn fallback_counts(&self) -> FallbackCounts {
+        let claims = self.buddy.claims;
+        FallbackCounts {
+            nr_whole_claimed: claims.nr_whole,
+            nr_partial_claimed: claims.nr_partial,
+            nr_stolen: claims.nr_stolen,
         }
     }
 

@@ -129,10 +129,12 @@ impl Zone {
 
     /// Makes every pageblock worth scanning again.
     pub fn clear_skips(&mut self) {
-        for block in 0..self.buddy.nr_rows() {
-            let row = self.buddy.row(block);
-            if row.skip() {
-                self.buddy.set_row(block, row.with_skip(false));
+        for section in self.present_sections.iter().collect::<Vec<_>>() {
+            for block in self.section_blocks(section) {
+                let row = self.buddy.row(block);
+                if row.skip() {
+                    self.buddy.set_row(block, row.with_skip(false));
+                }
             }
         }
     }
@@ -178,5 +180,74 @@ impl Zone {
             at += run;
         }
         length
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{add_with_holes, bring_online, order, zone};
+    use crate::{AllocFlags, OnlineOrder};
+
+    #[test]
+    fn held_and_free_runs_leave_out_what_does_not_exist() {
+        let mut zone = zone();
+        add_with_holes(&mut zone, 1, &[(0, 20), (24, 256)]);
+        zone.online(SectionId::new(1), OnlineOrder::Pageblock)
+            .unwrap();
+        let range = |start, end| PfnRange { start, end };
+        assert_eq!(
+            zone.free_runs(Pfn::new(260)),
+            [range(256, 276), range(280, 288)]
+        );
+        let mut out = Vec::new();
+        assert_eq!(
+            zone.take_from_pageblock(Pfn::new(256), Order::ZERO, 22, &mut out),
+            22
+        );
+        assert_eq!(
+            zone.held_runs(Pfn::new(256)),
+            [range(256, 276), range(280, 282)]
+        );
+        zone.free(Pfn::new(258), Order::ZERO);
+        let held = [range(256, 258), range(259, 276), range(280, 282)];
+        assert_eq!(zone.held_runs(Pfn::new(256)), held);
+        zone.verify().unwrap();
+    }
+
+    #[test]
+    fn pages_come_from_the_pageblock_asked_for() {
+        let mut zone = zone();
+        bring_online(&mut zone, 1);
+        let mut out = Vec::new();
+        let from = Pfn::new(256 + 3 * 32 + 5);
+        assert_eq!(zone.take_from_pageblock(from, order(4), 9, &mut out), 2);
+        assert_eq!(out, [Pfn::new(352), Pfn::new(368)]);
+        assert_eq!(zone.take_from_pageblock(from, Order::ZERO, 1, &mut out), 0);
+        assert_eq!(zone.pageblock(from).unwrap().nr_free, 0);
+        zone.verify().unwrap();
+        zone.isolate(SectionId::new(1)).unwrap();
+        assert_eq!(
+            zone.take_from_pageblock(Pfn::new(256), Order::ZERO, 1, &mut out),
+            0
+        );
+    }
+
+    #[test]
+    fn skips_are_set_one_by_one_and_cleared_together() {
+        let mut zone = zone();
+        bring_online(&mut zone, 1);
+        zone.set_skip(Pfn::new(300), true);
+        let skipped = |zone: &Zone| {
+            zone.pageblocks(SectionId::new(1))
+                .filter(|block| block.skip)
+                .count()
+        };
+        assert_eq!(skipped(&zone), 1);
+        zone.alloc(Order::ZERO, Migratetype::Movable, AllocFlags::DIP)
+            .unwrap();
+        assert_eq!(skipped(&zone), 1, "use does not touch it");
+        zone.clear_skips();
+        assert_eq!(skipped(&zone), 0);
     }
 }

@@ -49,6 +49,24 @@ impl Zone {
         (self.pcp.batch, self.pcp.high)
     }
 
+    /// Pages by which background reclaim should go beyond `high` for now, because
+    /// requests had to claim parts of foreign pageblocks (the kernel's watermark boost).
+    #[must_use]
+    pub fn watermark_boost(&self) -> u64 {
+        let pageblock = u64::from(self.geometry.pageblock_pages());
+        watermark::boost(
+            self.buddy.claims.since_boost,
+            pageblock,
+            self.managed,
+            self.marks.watermarks.high,
+        )
+    }
+
+    /// Background reclaim has made up for what was claimed.
+    pub fn clear_watermark_boost(&mut self) {
+        self.buddy.claims.since_boost = 0;
+    }
+
     /// Computes marks and list limits from the pages managed now.
     pub(crate) fn recompute_marks(&mut self) {
         let page_kib = self.geometry.page_bytes() >> 10;
@@ -81,9 +99,10 @@ impl Zone {
 /// Shares `min_free_kib` (or what the formula gives, if `None`) out over the zones of
 /// one machine, and computes each zone's protection against requests that prefer a
 /// later zone of the list.
-pub fn setup_zones(zones: &mut [Zone], min_free_kib: Option<u64>) {
+pub fn setup_zones<'a>(zones: impl IntoIterator<Item = &'a mut Zone>, min_free_kib: Option<u64>) {
+    let mut zones: Vec<&mut Zone> = zones.into_iter().collect();
     let managed: Vec<u64> = zones.iter().map(|zone| zone.managed).collect();
-    let kinds: Vec<ZoneKind> = zones.iter().map(Zone::kind).collect();
+    let kinds: Vec<ZoneKind> = zones.iter().map(|zone| zone.kind()).collect();
     let normal = |at: usize| match kinds[at] {
         ZoneKind::Normal => managed[at],
         ZoneKind::Movable => 0,
@@ -100,5 +119,70 @@ pub fn setup_zones(zones: &mut [Zone], min_free_kib: Option<u64>) {
             })
             .collect();
         zone.recompute_marks();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{bring_online, zone, zone_of_kind};
+    use crate::{AllocFlags, Migratetype, Order, SectionId};
+
+    #[test]
+    fn min_is_shared_out_by_size() {
+        let (mut small, mut large) = (zone(), zone());
+        bring_online(&mut small, 1);
+        (1..4).for_each(|section| bring_online(&mut large, section));
+        let mut zones = vec![small, large];
+        // 100 KiB are 25 pages, for 1024 pages in all.
+        setup_zones(&mut zones, Some(100));
+        assert_eq!(zones[0].watermarks().min, 6);
+        assert_eq!(zones[1].watermarks().min, 18);
+        assert_eq!(zones[1].protection(), [0, 0]);
+    }
+
+    #[test]
+    fn a_normal_zone_protects_itself_from_movable_requests() {
+        let mut zones = [zone(), zone_of_kind(ZoneKind::Movable)];
+        zones.iter_mut().for_each(|zone| bring_online(zone, 1));
+        setup_zones(&mut zones, None);
+        assert_eq!(zones[0].protection(), [0, 8]);
+        assert_eq!(zones[1].protection(), [0, 0]);
+        let flags = AllocFlags {
+            reserve_pages: 8,
+            ..AllocFlags::DIP
+        };
+        let mut pages = Vec::new();
+        zones[0].rmqueue_bulk(Order::ZERO, Migratetype::Movable, 999, flags, &mut pages);
+        assert_eq!(zones[0].counts().free, 8);
+    }
+
+    #[test]
+    fn limits_set_by_hand_stand_and_drain_at_once() {
+        let mut zone = zone();
+        bring_online(&mut zone, 1);
+        zone.set_pcp(Some((4, 40)));
+        let mut pages = Vec::new();
+        zone.rmqueue_bulk(
+            Order::ZERO,
+            Migratetype::Movable,
+            30,
+            AllocFlags::DIP,
+            &mut pages,
+        );
+        pages
+            .into_iter()
+            .for_each(|page| zone.pcp_put(page, Order::ZERO));
+        assert_eq!(zone.counts().pcp, 30);
+        zone.set_pcp(Some((4, 10)));
+        assert_eq!(zone.counts().pcp, 10);
+        bring_online(&mut zone, 2);
+        assert_eq!(zone.pcp_limits(), (4, 10));
+        zone.isolate(SectionId::new(2)).unwrap();
+        zone.finish_offline(SectionId::new(2)).unwrap();
+        assert_eq!(zone.pcp_limits(), (4, 10));
+        zone.set_pcp(None);
+        assert_eq!(zone.pcp_limits().0, 1);
+        zone.verify().unwrap();
     }
 }

@@ -8,7 +8,7 @@ use core::fmt;
 use crate::bits;
 use crate::num::index;
 use crate::pageblock::{ISOLATE_POOL, NR_POOLS, Row};
-use crate::{Pfn, SectionId, SectionState, Zone};
+use crate::{Pfn, PfnRange, SectionId, SectionState, Zone};
 
 /// The first thing found wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,8 +91,19 @@ impl Zone {
     /// The first contradiction found.
     pub fn verify(&self) -> Result<(), VerifyError> {
         let mut sums = [Sum::default(); NR_POOLS];
-        for block in 0..self.buddy.nr_rows() {
-            self.verify_block(block, &mut sums)?;
+        for (at, section) in (0u32..).zip(&self.sections) {
+            let blocks = self.section_blocks(at);
+            if section.state.is_present() {
+                blocks
+                    .into_iter()
+                    .try_for_each(|block| self.verify_block(block, &mut sums))?;
+            } else if !self.buddy.rows_are_empty(blocks.start, blocks.end) {
+                let section = self.section_id(at);
+                return Err(VerifyError::Section {
+                    section,
+                    what: "absent, with pageblocks",
+                });
+            }
         }
         for (at, sum) in sums.iter().enumerate() {
             self.verify_pool(at, sum)?;
@@ -152,22 +163,9 @@ impl Zone {
         {
             *count += runs;
         }
-        let (block_range, mut present) = (start.block(self.geometry.pageblock_order()), 0);
-        for extent in self.extents(self.geometry.section_of(start)) {
-            present += extent.intersect(block_range).nr_pages();
-        }
-        let free_present: u64 = self
-            .free_runs(start)
-            .iter()
-            .map(|run| {
-                let extents = self.extents(self.geometry.section_of(start));
-                extents
-                    .iter()
-                    .map(|extent| extent.intersect(*run).nr_pages())
-                    .sum::<u64>()
-            })
-            .sum();
-        if free_present != u64::from(row.nr_free()) || free_present > present {
+        let extents = section.extents.as_deref().unwrap_or_default();
+        let exists = |run: &PfnRange| extents.iter().any(|extent| extent.covers(*run));
+        if !section.is_whole() && !self.free_runs(start).iter().all(exists) {
             return wrong("a page in a hole is free");
         }
         Ok(())
@@ -339,23 +337,21 @@ impl Zone {
 
     /// No remembered answer is stale; the zone's is asked of every pageblock of the span.
     fn verify_contiguity(&self) -> Result<(), VerifyError> {
-        let span = self.span();
-        let honest =
-            |block: u32| self.is_whole_pageblock(self.absolute(self.buddy.shape.join(block, 0)));
-        let mut all_whole = !span.is_empty();
-        for block in 0..self.buddy.nr_rows() {
+        let mut all_whole = !self.present_sections.is_empty();
+        let first = self.present_sections.first().unwrap_or(0);
+        let spanned = first..self.present_sections.last().map_or(first, |last| last + 1);
+        for block in spanned.flat_map(|section| self.section_blocks(section)) {
             let start = self.absolute(self.buddy.shape.join(block, 0));
+            let honest = self.is_whole_pageblock(start);
             if self
                 .buddy
                 .row(block)
                 .contiguity()
-                .is_some_and(|answer| answer != honest(block))
+                .is_some_and(|answer| answer != honest)
             {
                 return Err(VerifyError::Contiguity { start });
             }
-            if span.contains(start) {
-                all_whole &= honest(block);
-            }
+            all_whole &= honest;
         }
         match self.contiguity().zone {
             Some(answer) if answer != all_whole => Err(VerifyError::Contiguity {
@@ -363,5 +359,88 @@ impl Zone {
             }),
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{bring_online, zone};
+    use crate::{AllocFlags, ContiguityMode, Migratetype, Order};
+
+    /// A zone with broken, full and whole pageblocks, listed pages and cached answers.
+    fn busy_zone() -> Zone {
+        let mut zone = zone();
+        bring_online(&mut zone, 1);
+        bring_online(&mut zone, 2);
+        zone.set_pcp(Some((8, 99)));
+        zone.set_contiguity_mode(ContiguityMode::Pageblock);
+        let mut pages = Vec::new();
+        zone.rmqueue_bulk(
+            Order::ZERO,
+            Migratetype::Movable,
+            70,
+            AllocFlags::DIP,
+            &mut pages,
+        );
+        zone.pcp_put(pages[9], Order::ZERO);
+        zone.pageblock_pfn_to_page(Pfn::new(256));
+        zone.verify().unwrap();
+        zone
+    }
+
+    #[test]
+    fn every_kind_of_damage_is_found() {
+        type Damage = (&'static str, fn(&mut Zone));
+        let damages: [Damage; 17] = [
+            ("a free count", |z| z.buddy.pools[1].nr_free += 1),
+            ("a pageblock count", |z| z.buddy.pools[1].nr_blocks -= 1),
+            ("a run count", |z| z.buddy.pools[1].runs[2] += 1),
+            ("present", |z| z.present += 1),
+            ("managed", |z| z.managed -= 1),
+            ("a section's managed", |z| z.sections[0].managed -= 1),
+            ("a section's reserved", |z| z.sections[0].reserved += 1),
+            ("a section's state", |z| {
+                z.sections[0].state = SectionState::Offline
+            }),
+            ("the set of present sections", |z| {
+                z.present_sections.remove(1)
+            }),
+            ("a row's free pages", |z| {
+                edit(z, 2, |row| row.with_free(row.nr_free() - 1, 4))
+            }),
+            ("a row's largest run", |z| {
+                edit(z, 2, |row| row.with_free(row.nr_free(), 1))
+            }),
+            ("a row's type", |z| {
+                edit(z, 5, |row| row.with_migratetype(Migratetype::Unmovable))
+            }),
+            ("a row's isolation", |z| {
+                edit(z, 5, |row| row.with_isolated(true))
+            }),
+            ("a row of an absent section", |z| {
+                edit(z, 20, |row| row.with_skip(true))
+            }),
+            ("a stale answer", |z| {
+                edit(z, 0, |row| row.with_contiguity(Some(false)))
+            }),
+            ("a page listed twice", |z| {
+                let list = z.pcp.list(Order::ZERO, Migratetype::Movable).unwrap();
+                z.pcp.push(list, Pfn::new(256 + 9));
+            }),
+            ("a free page that is listed", |z| {
+                z.free(Pfn::new(256 + 9), Order::ZERO)
+            }),
+        ];
+        for (what, damage) in damages {
+            let mut zone = busy_zone();
+            damage(&mut zone);
+            assert!(zone.verify().is_err(), "{what} went unseen");
+        }
+    }
+
+    fn edit(zone: &mut Zone, block: u32, change: impl Fn(Row) -> Row) {
+        let row = zone.buddy.row(block);
+        zone.buddy.set_row(block, change(row));
     }
 }

@@ -23,6 +23,8 @@ const MIN_FREE_KIB_FLOOR: u64 = 128;
 const MIN_FREE_KIB_CEILING: u64 = 256 << 10;
 /// `watermark_scale_factor`: the step between marks is at least this over 10000.
 const SCALE_FACTOR: u64 = 10;
+/// `watermark_boost_factor`: the boost is at most this over 10000 of `high`.
+const BOOST_FACTOR: u64 = 15_000;
 /// min of a movable zone, in pages: at least a reclaim cluster, at most four.
 const MOVABLE_MIN: core::ops::RangeInclusive<u64> = 32..=128;
 /// `lowmem_reserve_ratio` of a normal zone against requests that prefer a movable one.
@@ -67,6 +69,17 @@ impl Watermarks {
 #[must_use]
 pub fn lowmem_reserve(movable_managed: u64) -> u64 {
     movable_managed / RESERVE_RATIO
+}
+
+/// Pages that `nr_claims` claimed pageblocks raise a zone's marks by: a pageblock each,
+/// up to one and a half times `high`; none in a zone of less than four pageblocks.
+#[must_use]
+pub fn boost(nr_claims: u64, pageblock_pages: u64, managed: u64, high: u64) -> u64 {
+    if pageblock_pages * 4 > managed {
+        return 0;
+    }
+    let most = (high * BOOST_FACTOR / 10_000).max(pageblock_pages);
+    nr_claims.saturating_mul(pageblock_pages).min(most)
 }
 
 /// Pages moved per visit between a page list and its zone.
@@ -119,6 +132,13 @@ mod tests {
             Watermarks::compute(ZoneKind::Movable, 0, 0, 0),
             Watermarks::default()
         );
+    }
+
+    #[test]
+    fn a_boost_is_a_pageblock_a_claim_up_to_its_cap() {
+        assert_eq!(boost(3, 512, 1 << 20, 4_000), 1_536);
+        assert_eq!(boost(1_000, 512, 1 << 20, 4_000), 6_000);
+        assert_eq!(boost(3, 512, 1_024, 4_000), 0);
     }
 
     #[test]
