@@ -141,8 +141,13 @@ pub(crate) fn best_fit(words: &[u64], k: u32, largest: u32) -> Option<(u32, u32)
                 continue;
             }
             let runs = fold(word, order);
-            let pairs = fold_once(runs, order);
-            let alone = runs & !(pairs | pairs << (1 << order));
+            // In a block that has no larger run, none can be half of one.
+            let alone = if order == largest {
+                runs
+            } else {
+                let pairs = fold_once(runs, order);
+                runs & !(pairs | pairs << (1 << order))
+            };
             if alone != 0 {
                 return Some(((to_u32(at) << WORD_ORDER) + alone.trailing_zeros(), order));
             }

@@ -10,11 +10,17 @@
 
 use crate::num::{index, low_bits, word_bit};
 
+/// Levels that indexes of 32 bits can need.
+const MAX_LEVELS: usize = 6;
+
 /// A set of indexes below a fixed bound.
 #[derive(Clone, Debug, Default)]
 pub struct BlockSet {
-    /// Level 0 first; empty until the first insertion.
-    levels: Vec<Vec<u64>>,
+    /// All levels one after the other, level 0 first; empty until the first insertion.
+    words: Vec<u64>,
+    /// Where each level starts in `words`.
+    starts: [u32; MAX_LEVELS],
+    nr_levels: usize,
     bound: u32,
     len: u32,
 }
@@ -24,9 +30,8 @@ impl BlockSet {
     #[must_use]
     pub fn new(bound: u32) -> BlockSet {
         BlockSet {
-            levels: Vec::new(),
             bound,
-            len: 0,
+            ..BlockSet::default()
         }
     }
 
@@ -46,25 +51,17 @@ impl BlockSet {
     #[must_use]
     pub fn contains(&self, member: u32) -> bool {
         let (word, bit) = word_bit(member);
-        self.levels
-            .first()
-            .is_some_and(|level| level[word] & bit != 0)
+        self.len != 0 && self.words[word] & bit != 0
     }
 
     /// Adds a member that was not in the set.
     ///
     /// # Panics
     /// If it was, or is out of bounds.
+    #[inline]
     pub fn insert(&mut self, member: u32) {
-        self.make_levels();
-        let (word, bit) = word_bit(member);
-        let old = self.levels[0][word];
-        assert!(old & bit == 0, "pageblock {member} is filed twice");
-        self.levels[0][word] = old | bit;
+        self.insert_word(member, 1);
         self.len += 1;
-        if old == 0 {
-            self.raise(member >> 6);
-        }
     }
 
     /// Adds `start..end`, none of which was in the set, a word at a time.
@@ -72,20 +69,10 @@ impl BlockSet {
     /// # Panics
     /// If one was, or is out of bounds.
     pub fn insert_range(&mut self, start: u32, end: u32) {
-        self.make_levels();
         let mut at = start;
         while at < end {
             let word_end = (at | 63).saturating_add(1).min(end);
-            let mask = low_bits(word_end - at) << (at & 63);
-            let old = self.levels[0][index(at >> 6)];
-            assert!(
-                old & mask == 0,
-                "pageblocks {at}..{word_end} are filed twice"
-            );
-            self.levels[0][index(at >> 6)] = old | mask;
-            if old == 0 {
-                self.raise(at >> 6);
-            }
+            self.insert_word(at, low_bits(word_end - at));
             at = word_end;
         }
         self.len += end.saturating_sub(start);
@@ -95,28 +82,34 @@ impl BlockSet {
     ///
     /// # Panics
     /// If it was not in the set.
+    #[inline]
     pub fn remove(&mut self, member: u32) {
         let (word, bit) = word_bit(member);
-        let level = self
-            .levels
-            .first_mut()
-            .expect("a set with members has words");
-        let old = level[word];
-        assert!(old & bit != 0, "pageblock {member} is not filed here");
-        level[word] = old & !bit;
+        assert!(self.len != 0, "nothing is filed here");
+        let old = self.words[word];
+        assert!(old & bit != 0, "{member} is not filed here");
+        self.words[word] = old & !bit;
         self.len -= 1;
-        if old == bit {
-            self.lower(member >> 6);
+        if old != bit {
+            return;
+        }
+        let mut at = member >> 6;
+        for &start in &self.starts[1..self.nr_levels] {
+            let (word, bit) = word_bit(at);
+            let summary = &mut self.words[index(start) + word];
+            *summary &= !bit;
+            if *summary != 0 {
+                return;
+            }
+            at >>= 6;
         }
     }
 
     /// The smallest member.
+    #[inline]
     #[must_use]
     pub fn first(&self) -> Option<u32> {
-        if self.len == 0 {
-            return None;
-        }
-        Some(self.descend_first(self.levels.len() - 1, 0))
+        (self.len != 0).then(|| self.descend_first(self.nr_levels, 0))
     }
 
     /// The largest member.
@@ -126,8 +119,8 @@ impl BlockSet {
             return None;
         }
         let mut at = 0;
-        for level in self.levels.iter().rev() {
-            at = (at << 6) | (63 - level[index(at)].leading_zeros());
+        for &start in self.starts[..self.nr_levels].iter().rev() {
+            at = (at << 6) | (63 - self.words[index(start + at)].leading_zeros());
         }
         Some(at)
     }
@@ -139,15 +132,15 @@ impl BlockSet {
             return None;
         }
         let mut from = from;
-        for (height, level) in self.levels.iter().enumerate() {
-            let word = level.get(index(from >> 6)).copied().unwrap_or(0) & !low_bits(from & 63);
+        for height in 0..self.nr_levels {
+            let word = self
+                .level(height)
+                .get(index(from >> 6))
+                .copied()
+                .unwrap_or(0);
+            let word = word & !low_bits(from & 63);
             if word != 0 {
-                let at = (from & !63) | word.trailing_zeros();
-                return Some(if height == 0 {
-                    at
-                } else {
-                    self.descend_first(height - 1, at)
-                });
+                return Some(self.descend_first(height, (from & !63) | word.trailing_zeros()));
             }
             // Nothing left in this word: look for the next word that has something.
             from = (from >> 6) + 1;
@@ -168,73 +161,93 @@ impl BlockSet {
     /// Bytes taken for the words.
     #[must_use]
     pub fn metadata_bytes(&self) -> u64 {
-        self.levels.iter().map(|level| level.len() as u64 * 8).sum()
+        self.words.len() as u64 * 8
     }
 
     /// Whether each summary bit tells the truth and the count is right.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        let ones = |level: &Vec<u64>| level.iter().map(|w| w.count_ones()).sum::<u32>();
-        let len_is_right = self.levels.first().map_or(0, ones) == self.len;
-        let summaries_are_right = self.levels.windows(2).all(|pair| {
-            pair[0].iter().enumerate().all(|(at, &word)| {
-                let bit = pair[1][at / 64] >> (at % 64) & 1;
-                (word != 0) == (bit == 1)
-            })
+        let ones: u32 = self.level(0).iter().map(|word| word.count_ones()).sum();
+        let summaries_are_right = (1..self.nr_levels).all(|height| {
+            let summary = self.level(height);
+            self.level(height - 1)
+                .iter()
+                .enumerate()
+                .all(|(at, &word)| {
+                    let bit = summary[at / 64] >> (at % 64) & 1;
+                    (word != 0) == (bit == 1)
+                })
         });
-        len_is_right && summaries_are_right
+        ones == self.len && summaries_are_right
     }
 
-    /// The smallest member under word `at` of level `height`.
+    fn level(&self, height: usize) -> &[u64] {
+        let start = index(self.starts[height]);
+        let is_top = height + 1 >= self.nr_levels;
+        let end = if is_top {
+            self.words.len()
+        } else {
+            index(self.starts[height + 1])
+        };
+        &self.words[start..end]
+    }
+
+    /// The smallest member below summary `at`, which stands for a word of level `height - 1`
+    /// (a member, for height 0).
+    #[inline]
     fn descend_first(&self, height: usize, at: u32) -> u32 {
         let mut at = at;
-        for level in self.levels[..=height].iter().rev() {
-            at = (at << 6) | level[index(at)].trailing_zeros();
+        for &start in self.starts[..height].iter().rev() {
+            at = (at << 6) | self.words[index(start + at)].trailing_zeros();
         }
         at
     }
 
-    /// Word `at` of level 0 has become nonzero.
-    fn raise(&mut self, at: u32) {
-        let mut at = at;
-        for level in &mut self.levels[1..] {
-            let (word, bit) = word_bit(at);
-            let old = level[word];
-            level[word] = old | bit;
-            if old != 0 {
-                break;
-            }
-            at >>= 6;
+    /// Adds `bits`, shifted to where `member` lies in its word.
+    #[inline]
+    fn insert_word(&mut self, member: u32, bits: u64) {
+        if self.words.is_empty() {
+            self.make_levels();
         }
-    }
-
-    /// Word `at` of level 0 has become zero.
-    fn lower(&mut self, at: u32) {
-        let mut at = at;
-        for level in &mut self.levels[1..] {
-            let (word, bit) = word_bit(at);
-            level[word] &= !bit;
-            if level[word] != 0 {
-                break;
-            }
-            at >>= 6;
-        }
-    }
-
-    fn make_levels(&mut self) {
-        if !self.levels.is_empty() {
+        let word = index(member >> 6);
+        let bits = bits << (member & 63);
+        let old = self.words[word];
+        assert!(
+            member < self.bound && old & bits == 0,
+            "{member} is filed twice"
+        );
+        self.words[word] = old | bits;
+        if old != 0 {
             return;
         }
-        let mut nr_bits = self.bound;
+        let mut at = member >> 6;
+        for &start in &self.starts[1..self.nr_levels] {
+            let (word, bit) = word_bit(at);
+            let summary = &mut self.words[index(start) + word];
+            let old = *summary;
+            *summary = old | bit;
+            if old != 0 {
+                return;
+            }
+            at >>= 6;
+        }
+    }
+
+    #[cold]
+    fn make_levels(&mut self) {
+        let (mut nr_bits, mut nr_words) = (self.bound, 0);
         loop {
-            let nr_words = nr_bits.div_ceil(64).max(1);
-            // Zeroed memory of a size that comes straight from the system is not touched.
-            self.levels.push(vec![0; index(nr_words)]);
-            if nr_words == 1 {
+            self.starts[self.nr_levels] = nr_words;
+            self.nr_levels += 1;
+            let of_level = nr_bits.div_ceil(64).max(1);
+            nr_words += of_level;
+            if of_level == 1 {
                 break;
             }
-            nr_bits = nr_words;
+            nr_bits = of_level;
         }
+        // Zeroed memory of a size that comes straight from the system is not touched.
+        self.words = vec![0; index(nr_words)];
     }
 }
 

@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn a_run_that_serves_all_is_preferred_to_scattered_pages() {
         let mut free: Vec<u32> = (0..8).map(|at| 257 + 4 * at).collect();
-        free.extend(304..312);
+        free.extend((304..312).chain(352..368));
         let mut zone = zone_with_free(&free);
         let pages: Vec<Pfn> = (304..312).map(Pfn::new).collect();
         assert_eq!(take(&mut zone, Order::ZERO, 8), pages);

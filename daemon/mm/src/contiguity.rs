@@ -8,7 +8,7 @@
 //! memory only grows. Here it is asked again after every hot event, which is a
 //! deliberate difference; a count of whole sections makes asking cheap.
 
-use crate::{Pfn, PfnRange, Zone};
+use crate::{Pfn, Zone};
 
 /// Which caches answer before the extents are walked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl Zone {
         let start = pfn.align_down(self.geometry.pageblock_order());
         let offset = self.offset_of(start)?;
         let mode = self.contiguity.mode;
-        if mode.asks_zone() && self.contiguity.zone == Some(true) && self.is_spanned(offset) {
+        if mode.asks_zone() && self.contiguity.zone == Some(true) && self.span.contains(start) {
             self.contiguity.zone_hits += 1;
             return Some(start);
         }
@@ -167,11 +167,10 @@ impl Zone {
         }
     }
 
-    /// A section has come, gone or changed sides: its answers and the zone's are void.
-    /// The zone is asked again at once, since the answer costs two counts.
-    pub(crate) fn contiguity_changed(&mut self, section: u32) {
-        self.contiguity.zone = None;
-        self.forget_contiguity(section);
+    /// A section has come, gone or changed sides, so the zone's answer is void; it is
+    /// asked again at once, since it costs two counts. The pageblocks' answers lie in
+    /// rows that are made with the section's going online and gone with its going off.
+    pub(crate) fn contiguity_changed(&mut self) {
         self.ask_contiguity();
     }
 
@@ -180,12 +179,6 @@ impl Zone {
             let row = self.buddy.row(block);
             self.buddy.set_row(block, row.with_contiguity(None));
         }
-    }
-
-    /// Whether the page lies between the first and the last present section.
-    fn is_spanned(&self, offset: u32) -> bool {
-        let range = PfnRange::new(self.absolute(offset), 1);
-        self.span().covers(range)
     }
 }
 

@@ -226,6 +226,20 @@ mod tests {
     }
 
     #[test]
+    fn a_movable_request_claims_with_a_chunk_of_half_the_pageblock_order() {
+        let mut zone = zone();
+        bring_online(&mut zone, 1);
+        let mut pages = Vec::new();
+        zone.rmqueue_bulk(Order::ZERO, Unmovable, 256, DIP, &mut pages);
+        for start in [256, 264, 272, 280] {
+            (start..start + 4).for_each(|pfn| zone.free(Pfn::new(pfn), Order::ZERO));
+        }
+        zone.alloc(Order::ZERO, Movable, DIP).unwrap();
+        assert_eq!(type_of(&zone, 256), Movable);
+        zone.verify().unwrap();
+    }
+
+    #[test]
     fn without_fragmenting_only_whole_pageblocks_are_claimed() {
         let flags = AllocFlags {
             no_fragment: true,

@@ -136,7 +136,7 @@ impl Zone {
         let nr_pages = u64::from(row.present);
         self.managed += nr_pages;
         self.contiguity.nr_whole_sections += u64::from(is_whole);
-        self.contiguity_changed(at);
+        self.contiguity_changed();
         self.recompute_marks();
         let gained = self.free_blocks_movable();
         let blocks_by_order = gained
@@ -210,7 +210,7 @@ impl Zone {
             .checked_sub(managed)
             .expect("a zone manages its sections' pages");
         self.contiguity.nr_whole_sections -= u64::from(is_whole);
-        self.contiguity_changed(at);
+        self.contiguity_changed();
         self.recompute_marks();
         Ok(())
     }
@@ -247,8 +247,9 @@ impl Zone {
             .checked_sub(u64::from(row.present))
             .expect("a zone has its sections' pages");
         self.present_sections.remove(at);
+        self.span = self.find_span();
         self.absent_sections.insert(at);
-        self.contiguity_changed(at);
+        self.contiguity_changed();
         Ok(())
     }
 
@@ -273,7 +274,8 @@ impl Zone {
         };
         self.present += u64::from(present);
         self.present_sections.insert(at);
-        self.contiguity_changed(at);
+        self.span = self.find_span();
+        self.contiguity_changed();
     }
 
     /// Manages the pageblocks of a section that have pages, and frees each extent.
@@ -402,7 +404,7 @@ mod tests {
         zone.free(page, Order::ZERO);
         zone.isolate(ONE).unwrap();
         zone.finish_offline(ONE).unwrap();
-        assert!(zone.buddy.block_bits(0).is_none());
+        assert_eq!(zone.metadata_bytes(), with_one + 4 * 8, "the bits are gone");
     }
 
     #[test]

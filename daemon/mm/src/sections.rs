@@ -68,6 +68,11 @@ impl Zone {
     /// First to last present section, as pages; empty if none is present.
     #[must_use]
     pub fn span(&self) -> PfnRange {
+        self.span
+    }
+
+    /// Looks up the outermost present sections.
+    pub(crate) fn find_span(&self) -> PfnRange {
         match (self.present_sections.first(), self.present_sections.last()) {
             (Some(first), Some(last)) => PfnRange {
                 start: self.geometry.section_range(self.section_id(first)).start,

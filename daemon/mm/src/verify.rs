@@ -297,6 +297,11 @@ impl Zone {
                 })
             }
         };
+        same(
+            "spanned pages",
+            self.span.nr_pages(),
+            self.find_span().nr_pages(),
+        )?;
         same("present pages", self.present, present)?;
         same("managed pages", self.managed, managed)?;
         same("set aside pages", self.set_aside, reserved)?;

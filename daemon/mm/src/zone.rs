@@ -85,6 +85,8 @@ pub struct Zone {
     /// Indexes of sections that are present, and of those that are absent.
     pub(crate) present_sections: BlockSet,
     pub(crate) absent_sections: BlockSet,
+    /// First to last present section, as pages.
+    pub(crate) span: PfnRange,
     pub(crate) present: u64,
     pub(crate) managed: u64,
     /// Pages counted out of `managed` by [`reserve`](Zone::reserve).
@@ -127,6 +129,7 @@ impl Zone {
             sections: vec![Section::default(); index(nr_sections)],
             present_sections: BlockSet::new(nr_sections),
             absent_sections,
+            span: PfnRange::default(),
             present: 0,
             managed: 0,
             set_aside: 0,

@@ -11,8 +11,8 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use hugepool_mm::{
-    AllocFlags, Geometry, Migratetype, OnlineOrder, Order, Pfn, SectionId, Zone, ZoneConfig,
-    ZoneId, ZoneKind,
+    AllocFlags, ContiguityMode, Geometry, Migratetype, OnlineOrder, Order, Pfn, PfnRange,
+    SectionId, Zone, ZoneConfig, ZoneId, ZoneKind,
 };
 use lists::ListCore;
 
@@ -319,19 +319,103 @@ fn metadata() {
     println!(r#"{{"case":"metadata","core":"lists","unit":"bits/page","median":{lists:.3}}}"#);
 }
 
+/// A zone of 12 TiB, all of it free: what it costs to bring up and to keep.
+fn twelve_tib() {
+    const NR_PAGES: u64 = 12 << 28;
+    let geometry = Geometry::standard();
+    let config = ZoneConfig {
+        id: ZoneId::new(0),
+        name: "large".to_owned(),
+        kind: ZoneKind::Movable,
+        node: 0,
+        start: Pfn::new(0),
+        span_pages: NR_PAGES,
+    };
+    let mut zone = Zone::new(config, geometry).expect("whole sections");
+    let sections = zone.lowest_absent(usize::MAX);
+    let ns = time(sections.len(), || {
+        for &section in &sections {
+            add(&mut zone, section);
+            zone.online(section, OnlineOrder::Pageblock)
+                .expect("offline");
+        }
+    });
+    let bytes = zone.metadata_bytes();
+    let bits = bytes as f64 * 8.0 / NR_PAGES as f64;
+    println!(
+        r#"{{"case":"add_and_online_12TiB","core":"bitmap","unit":"ns/section","median":{ns:.0}}}"#
+    );
+    println!(
+        r#"{{"case":"metadata_12TiB","core":"bitmap","unit":"bits/page","median":{bits:.3},"bytes":{bytes}}}"#
+    );
+}
+
+/// One question "is this pageblock whole", by cache and with or without a hole.
+fn contiguity_check() {
+    let geometry = Geometry::standard();
+    for hole in [false, true] {
+        let mut zone = empty_zone(NR_PAGES, geometry.section_order());
+        for section in zone.lowest_absent(usize::MAX) {
+            zone.begin_add(section).expect("absent");
+            let mut extents = vec![geometry.section_range(section)];
+            if hole && section.get() == 3 {
+                let start = extents[0].start;
+                extents[0].start += 9;
+                extents.insert(
+                    0,
+                    PfnRange {
+                        start,
+                        end: start + 8,
+                    },
+                );
+            }
+            zone.finish_add_with_holes(section, &extents)
+                .expect("adding");
+            zone.online(section, OnlineOrder::Pageblock)
+                .expect("offline");
+        }
+        for (name, mode) in [
+            ("none", ContiguityMode::None),
+            ("zone", ContiguityMode::Zone),
+            ("pageblock", ContiguityMode::Pageblock),
+            ("both", ContiguityMode::Both),
+        ] {
+            zone.set_contiguity_mode(mode);
+            let nr = NR_PAGES >> 9;
+            let mut values: Vec<f64> = (0..REPS)
+                .map(|_| {
+                    time(nr as usize, || {
+                        for block in 0..nr {
+                            black_box(zone.pageblock_pfn_to_page(Pfn::new(block << 9)));
+                        }
+                    })
+                })
+                .collect();
+            values.sort_by(f64::total_cmp);
+            println!(
+                r#"{{"case":"contiguity_check","contiguity":"{name}","hole":{},"unit":"ns/check","median":{:.3},"reps":{REPS}}}"#,
+                u8::from(hole),
+                values[REPS / 2]
+            );
+        }
+    }
+}
+
 fn main() {
     // Words after `--` choose cases by a part of their function's name.
     let wanted: Vec<String> = std::env::args()
         .skip(1)
         .filter(|arg| !arg.starts_with('-'))
         .collect();
-    let cases: [(&str, fn()); 6] = [
+    let cases: [(&str, fn()); 8] = [
         ("pair_of_65", pair_of_65),
         ("drain_by_65", drain_by_65),
         ("order_9", order_9),
         ("churn_at_90_percent", churn_at_90_percent),
         ("online_256_mib", online_256_mib),
         ("metadata", metadata),
+        ("twelve_tib", twelve_tib),
+        ("contiguity_check", contiguity_check),
     ];
     for (name, run) in cases {
         if wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str())) {
