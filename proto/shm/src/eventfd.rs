@@ -4,7 +4,7 @@
 //! needed. That is not only cheaper: the open file description is shared with the client, which
 //! may set or clear `O_NONBLOCK` on it, so the daemon must neither read nor write it (it could be
 //! made to wait for ever). When ringing is needed at all is the affair of
-//! [`doorbell`](crate::doorbell).
+//! `doorbell`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

@@ -2,7 +2,7 @@
 //!
 //! This is the way daemon → client: a futex has no counter that a peer could fill and no flag that
 //! it could clear, so waking never waits. Every sleep has an end. What the word means is the
-//! affair of its owner; see [`doorbell`](crate::doorbell).
+//! affair of its owner; see `doorbell`.
 
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;

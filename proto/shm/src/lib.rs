@@ -51,6 +51,7 @@ mod zone_bytes;
 pub mod attach;
 pub mod attach_wire;
 pub mod backing;
+pub mod backing_report;
 pub mod barrier;
 mod control_group;
 pub mod eventfd;
@@ -81,6 +82,7 @@ mod test_support {
 }
 #[cfg(test)]
 mod testing;
+mod thp;
 pub mod token;
 pub mod zone_map;
 

@@ -6,11 +6,19 @@
 
 use crate::sync::{Acquire, AtomicU64, Relaxed, Release, fence};
 
-/// Stores `stores` as one change. There is one writer at a time; the sequence is odd while it
-/// writes, also for ever if it dies there.
-pub fn publish<'a>(sequence: &AtomicU64, stores: impl IntoIterator<Item = (&'a AtomicU64, u64)>) {
-    // A writer that died while writing left it odd: then this change replaces that one.
-    let odd = sequence.load(Relaxed) | 1;
+/// Stores `stores` as one change, the one after `last`, and counts `last` up. There is one writer at
+/// a time, and it keeps `last` (0 at first) for itself; the sequence is odd while it writes, also
+/// for ever if it dies there.
+///
+/// The count is not read back from the shared word: nobody but the writer is to be believed, and a
+/// model checker that watches one last access per word overlooks readers before a load of our own.
+pub fn publish<'a>(
+    sequence: &AtomicU64,
+    last: &mut u64,
+    stores: impl IntoIterator<Item = (&'a AtomicU64, u64)>,
+) {
+    let odd = *last | 1;
+    *last = odd.wrapping_add(1);
     sequence.store(odd, Relaxed);
     // SYNC(seqlock.open): pairs with the fence in `snapshot`; whoever sees one of the stores below
     // sees the sequence odd, or later, afterwards.
@@ -20,7 +28,7 @@ pub fn publish<'a>(sequence: &AtomicU64, stores: impl IntoIterator<Item = (&'a A
     }
     // SYNC(seqlock.closed): pairs with the Acquire in `snapshot`; who sees this even sequence sees
     // all the stores above.
-    sequence.store(odd.wrapping_add(1), Release);
+    sequence.store(*last, Release);
 }
 
 /// Loads `loads` into `out`; `false` if they may be of more than one change.

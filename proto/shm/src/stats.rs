@@ -4,7 +4,7 @@
 //! path. It is for the daemon's own user and root, holds no page data, stays behind after a crash
 //! (so that it can be looked at) and is removed by a clean end or by the next daemon. Its blocks
 //! are really allocated before the first store: on a full `/dev/shm` a store would end the process.
-//! The segment itself is the affair of [`stats_segment`](crate::stats_segment).
+//! The segment itself is the affair of `stats_segment`.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -92,6 +92,7 @@ pub enum StatsError {
 /// The daemon's end: makes the segment and writes the counters. Dropping it removes the segment.
 pub struct StatsWriter {
     segment: Segment,
+    sequence: u64,
 }
 
 impl StatsWriter {
@@ -125,7 +126,10 @@ impl StatsWriter {
         // SYNC(stats.magic): pairs with the Acquire in `StatsReader::open`; who sees the magic sees
         // names and numbers.
         head.magic.store(MAGIC, Release);
-        Ok(StatsWriter { segment })
+        Ok(StatsWriter {
+            segment,
+            sequence: 0,
+        })
     }
 
     /// Writes all counters as one change, in the order of the names; ones without a value stay.
@@ -134,7 +138,7 @@ impl StatsWriter {
         let rows = self.segment.rows().iter().map(|row| &row.value);
         let stores = rows.zip(values.iter().copied());
         let time = (&head.updated_ms, now_ms());
-        seqlock::publish(&head.sequence, stores.chain([time]));
+        seqlock::publish(&head.sequence, &mut self.sequence, stores.chain([time]));
     }
 }
 

@@ -7,7 +7,6 @@
 //! a shortage found too late is a signal in some process instead of an error here.
 
 use std::ops::Range;
-use std::os::fd::AsFd;
 
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -15,13 +14,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use crate::backing::{Backing, BackingFacts, WhyNot};
 use crate::numa;
 use crate::region::{FilePages, Region, RegionError};
-use crate::span::{Access, Advice, Span};
-
-/// Threads that populate one range by faults; two inodes' worth is what two processors give.
-const POPULATE_THREADS: usize = 2;
-
-/// Grain of populating by faults: a transparent huge page.
-const THP_BYTES: usize = 2 << 20;
+use crate::thp;
 
 /// Memory that a range has now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +186,8 @@ impl Storage {
         }
     }
 
-    /// Gives the memory of `range` back to the system, and says how many bytes that were.
+    /// Gives the memory of `range` back to the system, and says how many bytes that were, as far as
+    /// nobody else changes the file meanwhile.
     ///
     /// # Errors
     /// [`PopulateError::Range`] or [`PopulateError::System`].
@@ -270,7 +264,7 @@ impl Storage {
     fn fill(&self, range: Range<u64>, backing: Backing) -> Result<u64, Errno> {
         let (offset, len) = self.place(&range).map_err(|_| Errno::EINVAL)?;
         match backing {
-            Backing::Thp => self.fill_by_faults(range),
+            Backing::Thp => thp::fill(&self.region, range),
             Backing::Hugetlb | Backing::Hugetlb1G => {
                 allocate(&self.region, FallocateFlags::empty(), offset, len)?;
                 Ok(range.end - range.start)
@@ -280,34 +274,6 @@ impl Storage {
                 Ok(0)
             }
         }
-    }
-
-    /// Allocates by faults, two threads side by side: `fallocate` makes small pages whatever was
-    /// advised. The faults happen inside a system call that answers an error where a store would
-    /// have ended in a signal.
-    fn fill_by_faults(&self, range: Range<u64>) -> Result<u64, Errno> {
-        let len = usize::try_from(range.end - range.start).map_err(|_| Errno::EFBIG)?;
-        let span = Span::reserve(len, THP_BYTES)?;
-        let file = self.region.as_fd();
-        span.map(0, len, file, range.start, Access::ReadWrite)?;
-        span.advise(0, len, Advice::HugePage)?;
-        let part = len.div_ceil(POPULATE_THREADS).next_multiple_of(THP_BYTES);
-        std::thread::scope(|scope| {
-            let span = &span;
-            let workers: Vec<_> = (0..len)
-                .step_by(part)
-                .map(|offset| {
-                    let end = len.min(offset.saturating_add(part));
-                    scope.spawn(move || populate_part(span, offset, end - offset))
-                })
-                .collect();
-            // All are waited for: the first error is told, and none goes on behind our back.
-            let answers: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
-            answers
-                .into_iter()
-                .try_for_each(|answer| answer.unwrap_or(Err(Errno::EIO)))
-        })?;
-        Ok(huge_bytes_mapped(span.base_address(), len))
     }
 
     /// Gives back what a failed populate got, and says what it was.
@@ -382,47 +348,6 @@ fn allocate(
     }
 }
 
-fn populate_part(span: &Span, offset: usize, len: usize) -> Result<(), Errno> {
-    loop {
-        match span.advise(offset, len, Advice::PopulateWrite) {
-            Err(Errno::EINTR | Errno::EAGAIN) => {}
-            other => return other,
-        }
-    }
-}
-
-/// Bytes of the mapping at `address` that are mapped by huge pages, as the kernel tells it; 0 where
-/// it does not.
-fn huge_bytes_mapped(address: usize, len: usize) -> u64 {
-    use std::io::{BufRead, BufReader};
-    let Ok(file) = std::fs::File::open("/proc/self/smaps") else {
-        return 0;
-    };
-    let end = address.saturating_add(len);
-    let mut is_ours = false;
-    let mut huge_kib = 0_u64;
-    for line in BufReader::new(file).lines().map_while(Result::ok) {
-        if let Some((start, stop)) = range_of(&line) {
-            if start >= end {
-                break;
-            }
-            is_ours = start >= address && stop <= end;
-        } else if is_ours && let Some(value) = line.strip_prefix("ShmemPmdMapped:") {
-            let kib = value.trim().trim_end_matches("kB").trim().parse();
-            huge_kib = huge_kib.saturating_add(kib.unwrap_or(0));
-        }
-    }
-    huge_kib.saturating_mul(1024)
-}
-
-/// The addresses at the head of a line of `smaps` that opens a mapping.
-fn range_of(line: &str) -> Option<(usize, usize)> {
-    let (range, _) = line.split_once(' ')?;
-    let (start, end) = range.split_once('-')?;
-    let number = |text| usize::from_str_radix(text, 16).ok();
-    Some((number(start)?, number(end)?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -459,20 +384,6 @@ mod tests {
             "free 5 of",
         ] {
             assert!(text.contains(part), "{text}");
-        }
-    }
-
-    #[test]
-    fn lines_of_smaps_that_open_a_mapping_are_told_from_the_others() {
-        let line = "7f00-7f10 rw-s 00000000 00:01 1029 /memfd:x (deleted)";
-        assert_eq!(range_of(line), Some((0x7f00, 0x7f10)));
-        for line in [
-            "Size:   4 kB",
-            "ShmemPmdMapped:   0 kB",
-            "",
-            "VmFlags: rd-wr sh",
-        ] {
-            assert_eq!(range_of(line), None, "{line}");
         }
     }
 }

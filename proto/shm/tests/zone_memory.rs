@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use hugepool_shm::Errno;
 use hugepool_shm::backing::{Backing, WhyNot};
 use hugepool_shm::page_io::{PageIo, PageIoError};
-use hugepool_shm::region::{FilePages, Region};
+use hugepool_shm::region::{FilePages, Region, RegionError};
 use hugepool_shm::storage::{PopulateError, Storage};
 use hugepool_shm::zone_map::{ZoneExtent, ZoneMap, ZoneMapError};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
@@ -193,6 +193,47 @@ fn a_short_pool_is_an_error_with_numbers_and_takes_nothing() {
     }
     assert_eq!(allocated(&storage), SECTION);
     assert_eq!(free_huge_pages_now(), 2);
+}
+
+/// Pages of 1 GiB exist only where somebody has reserved them, and then not many.
+#[test]
+fn a_zone_of_gigabyte_pages_is_an_error_where_there_are_none() {
+    let created = Storage::create("giant", 1 << 40, Backing::Hugetlb1G, None);
+    let storage = match created {
+        Ok(storage) => storage,
+        Err(error) => {
+            let pages = FilePages::Huge1G;
+            assert_eq!(error, RegionError::NoSuchPages { pages });
+            return;
+        }
+    };
+    let error = storage
+        .populate(0..1 << 40, Backing::Hugetlb1G)
+        .unwrap_err();
+    let PopulateError::Short { why, .. } = &error else {
+        panic!("{error}");
+    };
+    assert!(why.to_string().contains("1024 huge pages"), "{why}");
+    assert_eq!(allocated(&storage), 0);
+}
+
+#[test]
+fn memory_comes_from_the_node_asked_for_or_not_at_all() {
+    let storage = Storage::create("node", RESERVE, Backing::Shm, Some(0));
+    match storage {
+        Ok(storage) => {
+            storage.populate(section(0), Backing::Shm).unwrap();
+            assert_eq!(allocated(&storage), SECTION);
+        }
+        // A kernel without NUMA has no policies.
+        Err(RegionError::System { errno, .. }) => assert_eq!(errno, Errno::ENOSYS),
+        Err(error) => panic!("{error}"),
+    }
+    let nowhere = Storage::create("node", RESERVE, Backing::Shm, Some(1000)).unwrap_err();
+    assert!(
+        nowhere.to_string().contains("bind to its node"),
+        "{nowhere}"
+    );
 }
 
 #[test]
