@@ -20,12 +20,10 @@ use crate::layout::{CLASS_SLOTS, LANE_CLASSES, Lane};
 use crate::raw::{Class, RawPage};
 use crate::slots;
 use crate::sync::{Acquire, Relaxed, SeqCst};
-use crate::window::is_closed;
+use crate::window::{NO_EPOCH, is_closed};
 
 /// The most blocks that one take moves: all that a lane can hold of a class.
 pub(crate) const TAKE_MAX: usize = 2048;
-/// An epoch that no open lane has.
-const NO_EPOCH: u32 = 1;
 /// Entry of `class_of` for what no lane caches.
 const NO_CLASS: u8 = u8::MAX;
 

@@ -13,7 +13,7 @@ use crate::magazine::Magazine;
 use crate::raw::{Class, RawPage};
 use crate::ring::{BadCursors, Ring};
 use crate::sync::{Acquire, Relaxed};
-use crate::window::{Window, is_closed};
+use crate::window::{Window, is_closed, next_closed};
 
 use crate::lane_recall::Gate;
 pub use crate::lane_recall::TakeState;
@@ -214,7 +214,7 @@ impl LaneDaemon {
         if self.gate != Gate::Open {
             return;
         }
-        self.epoch = self.epoch.wrapping_add(1);
+        self.epoch = next_closed(self.epoch);
         debug_assert!(is_closed(self.epoch));
         window(self.lane()).close(self.epoch);
         self.gate = Gate::Closed;

@@ -68,6 +68,18 @@ impl Window<'_> {
     }
 }
 
+/// An epoch that no lane ever has: what a client has seen that has seen none. Not merely odd: a
+/// fresh client of a lane that is closed at its own mark would take it for unchanged.
+pub(crate) const NO_EPOCH: u32 = u32::MAX;
+
+/// The epoch of a lane that is closed next; the one after it opens.
+pub(crate) fn next_closed(epoch: u32) -> u32 {
+    match epoch.wrapping_add(1) {
+        NO_EPOCH => NO_EPOCH.wrapping_add(2),
+        next => next,
+    }
+}
+
 /// Whether a lane with this epoch is closed.
 #[inline(always)]
 pub(crate) fn is_closed(epoch: u32) -> bool {

@@ -266,6 +266,27 @@ fn a_recalled_lane_gives_everything_back_and_forgets_nothing() {
 }
 
 #[test]
+fn a_thread_that_comes_to_a_closed_lane_finds_it_closed() {
+    // Seen to fail with a first epoch of 1, which is that of the first recall.
+    let segment = segment();
+    let mut daemon = daemon(&segment);
+    daemon.grant(Class::PAGE, &[page(1)]).unwrap();
+    for _ in 0..3 {
+        daemon.close();
+        let client = LaneClient::new(&segment, 0, TERMS, None).unwrap();
+        assert_eq!(client.take_one_raw(Class::PAGE), Err(Miss::Closed));
+        let retired = LaneClient::new(&segment, 0, TERMS, None).unwrap();
+        retired.retire();
+        assert_ne!(retired.take_one_raw(Class::PAGE).ok(), Some(page(1)));
+        assert_eq!(
+            daemon.try_take(false, &mut Vec::new()),
+            Ok(TakeState::Emptied)
+        );
+        assert!(daemon.open());
+    }
+}
+
+#[test]
 fn a_look_shows_what_lies_in_a_lane_and_takes_nothing() {
     let segment = segment();
     let mut daemon = daemon(&segment);
