@@ -26,6 +26,7 @@ mod magazine;
 pub mod mapping;
 pub mod raw;
 mod ring;
+pub mod scribble;
 mod slots;
 mod sync;
 pub mod transit;
