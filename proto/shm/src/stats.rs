@@ -14,7 +14,7 @@ use nix::errno::Errno;
 
 use crate::seqlock;
 pub use crate::stats_segment::segment_name;
-use crate::stats_segment::{MAGIC, SEGMENT_FOLDER, Segment, pack, unpack};
+use crate::stats_segment::{MAGIC, SEGMENT_FOLDER, Segment, pack, remove_segment, unpack};
 
 /// Version of the segment's layout.
 pub const STATS_VERSION: u32 = 1;
@@ -140,6 +140,15 @@ impl StatsWriter {
         let time = (&head.updated_ms, now_ms());
         seqlock::publish(&head.sequence, &mut self.sequence, stores.chain([time]));
     }
+}
+
+/// Removes what a daemon of `runtime_dir` has left behind; `false` if there is nothing. For whoever
+/// ends a daemon the hard way, or takes its directory away for good: nobody else would come by.
+///
+/// # Errors
+/// [`StatsError::Foreign`] or [`StatsError::System`].
+pub fn remove_left_over(runtime_dir: &Path) -> Result<bool, StatsError> {
+    remove_segment(&segment_name(runtime_dir))
 }
 
 /// A tool's end: reads the counters of a daemon that may be gone.

@@ -186,10 +186,7 @@ fn create_anew(name: &str, len_bytes: usize) -> Result<Shmem, StatsError> {
     let create = || ShmemConf::new().os_id(name).size(len_bytes).create();
     let made = match create() {
         Err(ShmemError::MappingIdExists) => {
-            match nix::sys::mman::shm_unlink(name) {
-                Ok(()) | Err(Errno::ENOENT) => {}
-                Err(errno) => return Err(not_ours(name, errno)),
-            }
+            remove_segment(name)?;
             create()
         }
         other => other,
@@ -198,6 +195,15 @@ fn create_anew(name: &str, len_bytes: usize) -> Result<Shmem, StatsError> {
         step: "make the segment of",
         source: errno_of(&error).into(),
     })
+}
+
+/// Takes a segment's name away; `false` if there is none. Maps of it stay.
+pub(crate) fn remove_segment(name: &str) -> Result<bool, StatsError> {
+    match nix::sys::mman::shm_unlink(name) {
+        Ok(()) => Ok(true),
+        Err(Errno::ENOENT) => Ok(false),
+        Err(errno) => Err(not_ours(name, errno)),
+    }
 }
 
 fn not_ours(name: &str, errno: Errno) -> StatsError {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use hugepool_shm::stats::{
     MAX_COUNTER_NAME_BYTES, MAX_COUNTERS, StatsError, StatsReader, StatsSnapshot, StatsWriter,
-    segment_name,
+    remove_left_over, segment_name,
 };
 use support::skip::skip;
 
@@ -88,8 +88,11 @@ fn what_a_crash_left_is_readable_and_the_next_daemon_replaces_it() {
     assert_eq!(read(&runtime).counters, [("old".to_owned(), 7)]);
     let second = StatsWriter::create(&runtime.0, &["new"]).unwrap();
     assert_eq!(read(&runtime).counters, [("new".to_owned(), 0)]);
-    drop(second);
+    std::mem::forget(second);
+    // Or nobody ever will, and it is taken away by hand.
+    assert!(remove_left_over(&runtime.0).unwrap());
     assert!(!runtime.segment().exists());
+    assert!(!remove_left_over(&runtime.0).unwrap());
 }
 
 #[test]
