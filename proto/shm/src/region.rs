@@ -122,19 +122,16 @@ impl Region {
         Region::create(&format!("hugepool-zone-{zone}"), len_bytes, pages)
     }
 
-    /// Makes a client's control segment: `len_bytes` rounded up to whole pages, all zero.
+    /// Makes a client's control segment: `len_bytes` rounded up to whole pages, all zero. `pid` is
+    /// the client's, for people who read `/proc/PID/maps`.
     ///
     /// # Errors
     /// [`RegionError`].
-    pub fn for_client(slot: u16, incarnation: u16, len_bytes: u64) -> Result<Region, RegionError> {
+    pub fn for_client(pid: u32, len_bytes: u64) -> Result<Region, RegionError> {
         let pages = FilePages::Shmem;
         let rounded = len_bytes.checked_next_multiple_of(pages.page_bytes());
         let rounded = rounded.ok_or(RegionError::Length { len_bytes, pages })?;
-        Region::create(
-            &format!("hugepool-client-{slot}-{incarnation}"),
-            rounded,
-            pages,
-        )
+        Region::create(&format!("hugepool-client-{pid}"), rounded, pages)
     }
 
     fn create(name: &str, len_bytes: u64, pages: FilePages) -> Result<Region, RegionError> {
@@ -304,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_control_segment_is_shared_by_those_who_map_it() {
-        let region = Region::for_client(3, 9, 5000).unwrap();
+        let region = Region::for_client(39, 5000).unwrap();
         assert_eq!(region.len_bytes(), 8192);
         let ours = region.map().unwrap();
         let copy = region.as_fd().try_clone_to_owned().unwrap();
@@ -325,7 +322,7 @@ mod tests {
             let found = Region::for_zone("z", len_bytes, pages).unwrap_err();
             assert_eq!(found, RegionError::Length { len_bytes, pages });
         }
-        assert!(Region::for_client(0, 0, u64::MAX).is_err());
+        assert!(Region::for_client(0, u64::MAX).is_err());
     }
 
     #[test]
@@ -339,7 +336,7 @@ mod tests {
         let found = Region::adopt(file.into()).unwrap_err();
         assert_eq!(found, RegionError::NotShared);
 
-        let region = Region::for_client(0, 0, 4096).unwrap();
+        let region = Region::for_client(0, 4096).unwrap();
         let path = format!(
             "/proc/self/fd/{}",
             std::os::fd::AsRawFd::as_raw_fd(&region.fd)
