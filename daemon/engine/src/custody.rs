@@ -209,10 +209,12 @@ impl Custody {
             if self.zones.leaving() >> at & 1 == 1 {
                 isolated += self.zones.counts(at).isolated;
             }
-            if let ZoneShortfall::Fragmented { largest_order, .. } =
-                zone.shortfall(order, AllocFlags::MIN)
-            {
-                fragmented = fragmented.max(Some(largest_order));
+            match zone.shortfall(order, AllocFlags::MIN) {
+                // A block that is large enough is not lacking: it is kept back for others.
+                ZoneShortfall::Fragmented { largest_order, .. } if largest_order < order => {
+                    fragmented = fragmented.max(Some(largest_order));
+                }
+                _ => {}
             }
         }
         match fragmented {

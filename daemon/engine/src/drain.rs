@@ -95,6 +95,7 @@ impl Engine {
         for id in self.operations.ids() {
             self.advance(id, now, outside);
         }
+        self.retire_detached(now);
         let waits = |operation: &Operation| {
             operation.recalled.is_some() || !operation.at(Step::Leaving).is_empty()
         };

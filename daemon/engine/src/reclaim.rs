@@ -166,6 +166,37 @@ impl Engine {
         nr_pages
     }
 
+    /// Lets go of clients that hung up and own nothing any more: a process that lives on may
+    /// come and go as often as it likes and keeps no slot.
+    pub(crate) fn retire_detached(&mut self, now: Now) {
+        let is_empty = |client: &&Client| {
+            let link = client.link.as_ref();
+            client.state == ClientState::Detached
+                && link
+                    .is_some_and(|link| !link.lanes.iter().any(|l| l.is_pending() || l.is_stuck()))
+                && self
+                    .custody
+                    .owners
+                    .tally()
+                    .client(client.id)
+                    .is_none_or(|tally| tally.pages == 0)
+        };
+        let ids: Vec<ClientId> = self
+            .clients
+            .iter()
+            .filter(is_empty)
+            .map(|client| client.id)
+            .collect();
+        for id in ids {
+            self.custody.owners.close(id);
+            self.clients.remove(id);
+            self.bounds_version += 1;
+            self.effects.push(Effect::Forget { client: id });
+            let text = format!("client {id} had hung up and owns nothing any more");
+            self.events.note(now, "retire", About::client(id), text);
+        }
+    }
+
     /// Gives a client up whose words made no sense: the lane is never touched again, the
     /// others are shut.
     pub(crate) fn poison(&mut self, id: ClientId, sick: Sick, now: Now, outside: &mut dyn Outside) {
