@@ -1,0 +1,303 @@
+//! Each part of the plan, from flags and file: defaults filled in, ranges checked.
+
+use std::time::Duration;
+
+use hugepool_mm::{Geometry, ZoneKind};
+use hugepool_shm::backing::BackingChoice;
+
+use super::error::ConfigError;
+use super::file::{GeometryTable, LimitsTable, SocketsTable, TimeoutsTable, ZoneTable};
+use super::{GroupPlan, Limits, MAX_ZONES, SocketPlan, Timeouts, ZonePlan};
+use crate::flags::ZoneFlag;
+use crate::size::Bytes;
+
+/// What a zone grows to when nobody says.
+const DEFAULT_RESERVE: Bytes = Bytes(1 << 40);
+/// What a zone has at the start when there is no zone in flags and file.
+const DEFAULT_SIZE: Bytes = Bytes(128 << 20);
+/// Words for a backing, for people.
+const BACKINGS: &str = "auto, hugetlb, hugetlb-1GiB, thp, shm";
+/// Sections of all zones together: each costs some bytes in the engine and in every client's
+/// segment, present or not.
+const MAX_SECTIONS: u64 = 1 << 20;
+/// Pages that a 32-bit pfn can name.
+const MAX_PAGES: u64 = 1 << 32;
+
+/// Page, pageblock, largest block and section.
+pub fn geometry(
+    section_flag: Option<Bytes>,
+    table: &GeometryTable,
+) -> Result<Geometry, ConfigError> {
+    let standard = Geometry::standard();
+    let page = table.page_size.unwrap_or(Bytes(standard.page_bytes()));
+    let section = section_flag
+        .or(table.section_size)
+        .unwrap_or(Bytes(standard.section_bytes()));
+    let page_shift = shift("page_size", page)?;
+    let section_shift = shift("section_size", section)?;
+    let section_order = section_shift.checked_sub(page_shift).ok_or_else(|| {
+        ConfigError::Geometry(format!(
+            "section_size {section} is smaller than page_size {page}: raise section_size"
+        ))
+    })?;
+    Geometry::new(
+        page_shift,
+        table
+            .pageblock_order
+            .unwrap_or(standard.pageblock_order().get()),
+        table.max_page_order.unwrap_or(standard.max_order().get()),
+        section_order,
+    )
+    .map_err(|error| ConfigError::Geometry(format!("{error} (page {page}, section {section})")))
+}
+
+fn shift(key: &str, value: Bytes) -> Result<u8, ConfigError> {
+    if !value.0.is_power_of_two() {
+        return Err(ConfigError::Geometry(format!(
+            "{key} {value} is not a power of two"
+        )));
+    }
+    Ok(u8::try_from(value.0.trailing_zeros()).expect("64 bits have at most 63 zeros below a one"))
+}
+
+/// Zones with their places among the pfns. Flags, given any, replace the file's.
+pub fn zones(
+    flags: &[ZoneFlag],
+    tables: &[ZoneTable],
+    geometry: Geometry,
+) -> Result<Vec<ZonePlan>, ConfigError> {
+    let from_flags = flags.iter().map(|flag| Asked {
+        name: &flag.name,
+        size: flag.size,
+        kind: flag.kind.as_deref(),
+        reserve: flag.reserve,
+        node: flag.node,
+        backing: flag.backing.as_deref(),
+        access: None,
+    });
+    let from_file = tables.iter().map(|table| Asked {
+        name: &table.name,
+        size: table.size,
+        kind: table.kind.as_deref(),
+        reserve: table.reserve,
+        node: table.node,
+        backing: table.backing.as_deref(),
+        access: Some(table),
+    });
+    let defaults = [("normal", "normal"), ("movable", "movable")].map(|(name, kind)| Asked {
+        name,
+        size: DEFAULT_SIZE,
+        kind: Some(kind),
+        reserve: None,
+        node: None,
+        backing: None,
+        access: None,
+    });
+    let asked: Vec<Asked> = match (flags.is_empty(), tables.is_empty()) {
+        (false, _) => from_flags.collect(),
+        (true, false) => from_file.collect(),
+        (true, true) => defaults.into(),
+    };
+    if asked.is_empty() || asked.len() > MAX_ZONES {
+        return Err(ConfigError::NrZones {
+            count: asked.len(),
+            max: MAX_ZONES,
+        });
+    }
+    place(&asked, geometry)
+}
+
+/// A zone as asked for, from wherever.
+struct Asked<'a> {
+    name: &'a str,
+    size: Bytes,
+    kind: Option<&'a str>,
+    reserve: Option<Bytes>,
+    node: Option<u32>,
+    backing: Option<&'a str>,
+    access: Option<&'a ZoneTable>,
+}
+
+fn place(asked: &[Asked], geometry: Geometry) -> Result<Vec<ZonePlan>, ConfigError> {
+    let mut zones: Vec<ZonePlan> = Vec::with_capacity(asked.len());
+    let mut start: u64 = 0;
+    for zone in asked {
+        if zones.iter().any(|before| before.name == zone.name) {
+            return Err(ConfigError::ZoneTwice(zone.name.to_owned()));
+        }
+        let mut plan = zone.check(geometry)?;
+        // A start past the pfns is caught by the sum below, which is what helps to mend it.
+        plan.start_pfn = u32::try_from(start).unwrap_or(u32::MAX);
+        start = start.saturating_add(plan.span_pages);
+        zones.push(plan);
+    }
+    if start > MAX_PAGES {
+        let bytes = |pages: u64| Bytes(pages.saturating_mul(geometry.page_bytes()));
+        return Err(ConfigError::SpanTooLarge {
+            total: bytes(start),
+            max: bytes(MAX_PAGES),
+        });
+    }
+    let nr_sections = start >> geometry.section_order();
+    if nr_sections > MAX_SECTIONS {
+        return Err(ConfigError::TooManySections {
+            nr_sections,
+            section: Bytes(geometry.section_bytes()),
+            max: MAX_SECTIONS,
+        });
+    }
+    Ok(zones)
+}
+
+impl Asked<'_> {
+    fn check(&self, geometry: Geometry) -> Result<ZonePlan, ConfigError> {
+        let name = self.name;
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if name.is_empty() || name.len() > 31 || !name.chars().all(is_plain) {
+            return Err(ConfigError::ZoneName(name.to_owned()));
+        }
+        let kind = match self.kind.unwrap_or("normal") {
+            "normal" => ZoneKind::Normal,
+            "movable" => ZoneKind::Movable,
+            other => return Err(self.unknown("kind", other, "normal, movable")),
+        };
+        let word = self.backing.unwrap_or("auto");
+        let backing: BackingChoice = word
+            .parse()
+            .map_err(|_| self.unknown("backing", word, BACKINGS))?;
+        let reserve = self.reserve.unwrap_or(DEFAULT_RESERVE.max(self.size));
+        let nr_sections = self.sections("size", self.size, geometry)?;
+        self.sections("reserve", reserve, geometry)?;
+        if reserve.0 == 0 {
+            return Err(ConfigError::NoReserve(name.to_owned()));
+        }
+        if self.size > reserve {
+            return Err(ConfigError::AboveReserve {
+                zone: name.to_owned(),
+                size: self.size,
+                reserve,
+            });
+        }
+        Ok(ZonePlan {
+            name: name.to_owned(),
+            kind,
+            start_pfn: 0,
+            nr_sections: u32::try_from(nr_sections).unwrap_or(u32::MAX),
+            span_pages: reserve.0 >> geometry.page_shift(),
+            node: self.node,
+            backing,
+            allow_uids: self.access.map_or_else(Vec::new, |a| a.allow_uids.clone()),
+            allow_gids: self.access.map_or_else(Vec::new, |a| a.allow_gids.clone()),
+        })
+    }
+
+    fn sections(
+        &self,
+        key: &'static str,
+        value: Bytes,
+        geometry: Geometry,
+    ) -> Result<u64, ConfigError> {
+        let section = geometry.section_bytes();
+        let nr = value.0 / section;
+        if value.0.is_multiple_of(section) {
+            return Ok(nr);
+        }
+        Err(ConfigError::NotSections {
+            zone: self.name.to_owned(),
+            key,
+            value,
+            section: Bytes(section),
+            below: Bytes(nr * section),
+            above: Bytes((nr + 1).saturating_mul(section)),
+        })
+    }
+
+    fn unknown(&self, key: &'static str, value: &str, allowed: &'static str) -> ConfigError {
+        ConfigError::ZoneWord {
+            zone: self.name.to_owned(),
+            key,
+            value: value.to_owned(),
+            allowed,
+        }
+    }
+}
+
+/// The order of zones for requests that name none: as configured, else as listed.
+pub fn zonelist(names: Option<Vec<String>>, zones: &[ZonePlan]) -> Result<Vec<u8>, ConfigError> {
+    let index = |place: usize| u8::try_from(place).expect("there are at most 8 zones");
+    let Some(named) = names else {
+        return Ok((0..zones.len()).map(index).collect());
+    };
+    let mut list: Vec<u8> = Vec::new();
+    for name in &named {
+        let place = zones.iter().position(|zone| zone.name == *name);
+        match place.map(index) {
+            Some(zone) if !list.contains(&zone) => list.push(zone),
+            _ => return Err(ConfigError::Zonelist(name.clone())),
+        }
+    }
+    let left_out = zones.iter().find(|zone| !named.contains(&zone.name));
+    match left_out {
+        None => Ok(list),
+        Some(zone) => Err(ConfigError::ZonelistLacks(zone.name.clone())),
+    }
+}
+
+/// Groups of the sockets.
+pub fn sockets(table: SocketsTable) -> SocketPlan {
+    let plan = |named: Option<String>, default: &str| GroupPlan {
+        is_required: named.is_some(),
+        name: named.unwrap_or_else(|| default.to_owned()),
+    };
+    SocketPlan {
+        pages_group: plan(table.pages_group, "hugepool"),
+        admin_group: plan(table.admin_group, "hugepool-admin"),
+    }
+}
+
+/// Ceilings.
+pub fn limits(table: &LimitsTable, geometry: Geometry) -> Result<Limits, ConfigError> {
+    let clients = in_range("limits.clients", table.clients.unwrap_or(1024), 1, 4096)?;
+    let lanes = table.lanes_per_client.unwrap_or(64);
+    Ok(Limits {
+        clients,
+        connections_per_uid: in_range(
+            "limits.connections_per_uid",
+            table.connections_per_uid.unwrap_or(512),
+            1,
+            65_536,
+        )?,
+        lanes_per_client: in_range("limits.lanes_per_client", lanes, 1, 256)?,
+        client_ceiling_pages: table
+            .client_ceiling
+            .map(|ceiling| ceiling.0 >> geometry.page_shift()),
+    })
+}
+
+/// Deadlines.
+pub fn timeouts(table: &TimeoutsTable) -> Result<Timeouts, ConfigError> {
+    let ms = |key, value: Option<u32>, default, max| {
+        let ms = in_range(key, value.unwrap_or(default), 1, max)?;
+        Ok::<_, ConfigError>(Duration::from_millis(ms.into()))
+    };
+    Ok(Timeouts {
+        attach: ms("timeouts.attach_ms", table.attach_ms, 2_000, 60_000)?,
+        offline: ms("timeouts.offline_ms", table.offline_ms, 10_000, 3_600_000)?,
+        drain: ms("timeouts.drain_ms", table.drain_ms, 5_000, 600_000)?,
+    })
+}
+
+fn in_range<T>(key: &'static str, value: T, min: T, max: T) -> Result<T, ConfigError>
+where
+    T: Copy + PartialOrd + Into<u64>,
+{
+    if value < min || value > max {
+        return Err(ConfigError::Range {
+            key,
+            value: value.into(),
+            min: min.into(),
+            max: max.into(),
+        });
+    }
+    Ok(value)
+}

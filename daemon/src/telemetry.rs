@@ -1,0 +1,107 @@
+//! Logging: one line an event on standard error, where systemd and people look for it.
+//!
+//! Under the journal (`JOURNAL_STREAM` names our standard error) a line starts with the level as
+//! `<N>`, which the journal takes for the priority, and has no time of its own.
+
+use std::fmt;
+use std::os::unix::fs::MetadataExt as _;
+
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::{Format, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::config::ConfigError;
+
+/// Whether `filter` can be used, told before anything is opened.
+///
+/// # Errors
+/// [`ConfigError::LogFilter`] with the place.
+pub fn check_filter(filter: &str) -> Result<(), ConfigError> {
+    parse(filter).map(drop)
+}
+
+fn parse(filter: &str) -> Result<EnvFilter, ConfigError> {
+    EnvFilter::builder()
+        .parse(filter)
+        .map_err(|source| ConfigError::LogFilter {
+            filter: filter.to_owned(),
+            source: Box::new(source),
+        })
+}
+
+/// Starts logging for the life of the process. A program that logs already keeps its own way.
+pub fn start(filter: &str) {
+    let Ok(filter) = parse(filter) else { return };
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    // A logger that was there before stays: an embedding program's choice.
+    let _ = if is_journal() {
+        builder.event_format(JournalLines).try_init()
+    } else {
+        builder
+            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+            .try_init()
+    };
+}
+
+/// Whether standard error is the stream that the journal opened for us.
+fn is_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else {
+        return false;
+    };
+    let Ok(found) = std::fs::metadata("/proc/self/fd/2") else {
+        return false;
+    };
+    stream == format!("{}:{}", found.dev(), found.ino())
+}
+
+/// `<6>target: message key=value`.
+struct JournalLines;
+
+impl<S, N> FormatEvent<S, N> for JournalLines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        write!(writer, "<{}>", priority(*event.metadata().level()))?;
+        Format::default()
+            .without_time()
+            .with_level(false)
+            .with_ansi(false)
+            .format_event(context, writer, event)
+    }
+}
+
+/// The syslog priority of a level.
+fn priority(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        Level::DEBUG | Level::TRACE => 7,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_and_targets_are_filters_and_nonsense_is_not() {
+        for filter in ["info", "warn,hugepool_daemon=debug"] {
+            check_filter(filter).unwrap();
+        }
+        for filter in ["hugepool=loud", "!!"] {
+            assert!(check_filter(filter).is_err(), "{filter}");
+        }
+    }
+}
