@@ -1,1 +1,41 @@
-//! Placeholder.
+//! The rooms of `hugepoold`, and who talks to whom.
+//!
+//! ```text
+//! flags ─► config ─► app: build (bind, populate), run (serve, drain)
+//!                     │
+//!        ┌────────────┼──────────────┐
+//!      lanes       shared            rpc          two threads, one engine behind a lock
+//!        │        (engine)            │
+//!      attach     registry       pages, admin
+//!                     │
+//!                  effects ─► memory              blocking threads, without the lock
+//! ```
+//!
+//! [`run`] is the whole daemon; a program may carry it in itself and call it in a process of its
+//! own.
+#![forbid(unsafe_code)]
+
+pub mod app;
+pub mod attach;
+pub mod backing_plan;
+pub mod check;
+pub mod config;
+pub mod effects;
+pub mod exit;
+pub mod flags;
+pub mod lanes;
+pub mod memory;
+pub mod registry;
+pub mod rpc;
+pub mod runtime_dir;
+pub mod shared;
+pub mod size;
+pub mod sockets;
+pub mod startup;
+pub mod stats;
+pub mod systemd;
+pub mod telemetry;
+pub mod waiting;
+
+pub use app::{App, AppError, run};
+pub use config::{Config, ConfigError};

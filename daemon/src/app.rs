@@ -1,0 +1,245 @@
+//! The life of the daemon: build (everything bound, nothing runs), run, drain.
+//!
+//! The order of building is the order of what can be taken back most cheaply: the lock on the
+//! run-time directory, the sockets, the memory, the engine over it. Whatever fails, dropping what
+//! was built leaves nothing behind: paths are removed, and files without a name give their memory
+//! back with their last descriptor.
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+
+use hugepool_shm::passed::PassedError;
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::attach::Attach;
+use crate::config::Config;
+use crate::effects::{Jobs, Workers};
+use crate::lanes::Lanes;
+use crate::rpc::peer::Gate;
+use crate::rpc::{ServeError, Serving};
+use crate::runtime_dir::{RuntimeDir, RuntimeDirError};
+use crate::shared::Shared;
+use crate::sockets::{SocketError, Sockets, StreamSocket};
+use crate::startup::{self, StartError};
+use crate::stats::Stats;
+use crate::systemd::{self, Seen, Watchdog};
+
+/// Why the daemon does not run, or no longer.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    /// The run-time directory.
+    #[error(transparent)]
+    RuntimeDir(#[from] RuntimeDirError),
+    /// What systemd passed.
+    #[error("the sockets that systemd has bound cannot be taken")]
+    Passed(#[from] PassedError),
+    /// The sockets.
+    #[error(transparent)]
+    Sockets(#[from] SocketError),
+    /// The memory.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// A thread, descriptor or runtime that the system did not give.
+    #[error("the system gives no {what}")]
+    System {
+        /// What was asked for.
+        what: &'static str,
+        /// The answer.
+        source: io::Error,
+    },
+    /// gRPC gave up while it should serve.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
+impl AppError {
+    fn system(what: &'static str) -> impl Fn(Errno) -> AppError {
+        move |errno| AppError::System {
+            what,
+            source: errno.into(),
+        }
+    }
+}
+
+/// Builds and runs the daemon until it is told to stop.
+///
+/// # Errors
+/// [`AppError`]; nothing is left behind then.
+pub fn run(config: Config) -> Result<(), AppError> {
+    App::build(config)?.run()
+}
+
+/// A daemon with everything bound, that does nothing yet.
+pub struct App {
+    config: Config,
+    pages: StreamSocket,
+    admin: StreamSocket,
+    lanes: Lanes,
+    jobs: Jobs,
+    shared: Arc<Shared>,
+    watchdog: Arc<Watchdog>,
+    // Last: what guards the directory goes when the sockets in it are gone.
+    _dir: RuntimeDir,
+}
+
+impl App {
+    /// Locks the directory, binds the sockets, makes the memory and the engine over it.
+    ///
+    /// # Errors
+    /// [`AppError`]; nothing is left behind then.
+    pub fn build(config: Config) -> Result<App, AppError> {
+        abort_on_panic();
+        raise_descriptor_limit();
+        let passed = systemd::passed_sockets()?;
+        let dir = RuntimeDir::open(&config.runtime_dir)?;
+        let sockets = Sockets::open(dir.path(), &config.sockets, passed)?;
+        let (shared, jobs) = startup::engine(&config)?;
+        let shared = Arc::new(shared);
+        let watchdog = Arc::new(Watchdog::from_environment());
+        let limits = config.limits;
+        let attach = Attach::new(
+            Gate::new(limits.connections_per_uid),
+            config.timeouts.attach,
+            limits.lanes_per_client,
+        );
+        let lanes = Lanes::new(sockets.attach, attach, shared.clone(), watchdog.clone())
+            .map_err(AppError::system("epoll"))?;
+        Ok(App {
+            config,
+            pages: sockets.pages,
+            admin: sockets.admin,
+            lanes,
+            jobs,
+            shared,
+            watchdog,
+            _dir: dir,
+        })
+    }
+
+    /// Serves until SIGTERM or SIGINT, then drains.
+    ///
+    /// # Errors
+    /// [`AppError`] when a thread cannot be had, or gRPC gives up.
+    pub fn run(self) -> Result<(), AppError> {
+        let App {
+            config,
+            pages,
+            admin,
+            lanes,
+            jobs,
+            shared,
+            watchdog,
+            _dir,
+        } = self;
+        let io = |what| move |source| AppError::System { what, source };
+        let workers = Workers::start(jobs, &shared).map_err(io("thread for the backing"))?;
+        let lanes = thread::Builder::new()
+            .name("lanes".to_owned())
+            .spawn(move || lanes.run())
+            .map_err(io("thread for the lanes"))?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(io("runtime"));
+        let served = runtime.and_then(|runtime| {
+            runtime.block_on(serve(&config, [&pages, &admin], &shared, &watchdog))
+        });
+        shared.stop();
+        workers.stop(&shared);
+        if lanes.join().is_err() {
+            tracing::error!("the lanes thread has panicked");
+        }
+        tracing::info!("stopped");
+        served
+    }
+}
+
+/// Serves gRPC and feeds the watchdog until a signal comes.
+async fn serve(
+    config: &Config,
+    [pages, admin]: [&StreamSocket; 2],
+    shared: &Arc<Shared>,
+    watchdog: &Arc<Watchdog>,
+) -> Result<(), AppError> {
+    let io = |what| move |source| AppError::System { what, source };
+    // Before "ready", so that a signal that comes right after it is not missed.
+    let mut terminate = signal(SignalKind::terminate()).map_err(io("signal handler"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(io("signal handler"))?;
+    let pages = pages.listener().map_err(io("descriptor"))?;
+    let admin = admin.listener().map_err(io("descriptor"))?;
+    let per_uid = config.limits.connections_per_uid;
+    let mut serving = Serving::start(pages, admin, per_uid, shared).await?;
+    let mut stats = Stats::open(&config.runtime_dir, shared);
+    announce(config);
+    tokio::select! {
+        () = asked_to_stop(&mut terminate, &mut interrupt) => {}
+        () = feed(watchdog) => {}
+        () = keep_writing(stats.as_mut()) => {}
+        ended = serving.ended() => ended?,
+    }
+    systemd::stopping();
+    shared.stop();
+    let drained = tokio::time::timeout(config.timeouts.drain, serving.drain()).await;
+    if drained.is_err() {
+        tracing::warn!("calls in flight did not end in time: cut off");
+    }
+    Ok(())
+}
+
+/// Says that clients can attach: to systemd, to the log, and as the one word that scripts wait for.
+fn announce(config: &Config) {
+    let dir = config.runtime_dir.display();
+    tracing::info!(%dir, "serving pages.sock, admin.sock and attach.sock");
+    systemd::ready(&format!("{} zones", config.zones.len()));
+    let _ = io::Write::write_all(&mut io::stderr().lock(), b"ready\n");
+}
+
+async fn asked_to_stop(terminate: &mut Signal, interrupt: &mut Signal) {
+    tokio::select! {
+        _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
+        _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
+    }
+}
+
+async fn keep_writing(stats: Option<&mut Stats>) {
+    match stats {
+        Some(stats) => stats.keep_writing().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Beats for this thread and tells systemd when the other one has beaten too. Never returns.
+async fn feed(watchdog: &Watchdog) {
+    let Some(period) = watchdog.beat_every() else {
+        return std::future::pending().await;
+    };
+    let mut seen = Seen::default();
+    let mut beats = tokio::time::interval(period);
+    loop {
+        beats.tick().await;
+        watchdog.beat_rpc();
+        watchdog.report(&mut seen);
+    }
+}
+
+/// A panic is a broken invariant of our own: with one, nothing here is to be trusted, and the
+/// process that starts anew is. (Builds that unwind would go on with a poisoned lock.)
+fn abort_on_panic() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        before(panic);
+        std::process::abort();
+    }));
+}
+
+/// Every client costs a few descriptors: take as many as the system allows.
+fn raise_descriptor_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(errno) = raised {
+        tracing::debug!(%errno, "the limit of descriptors stays as it is");
+    }
+}

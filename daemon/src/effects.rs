@@ -1,0 +1,123 @@
+//! Slow work that the engine asks for: populating and punching, on threads of their own.
+//!
+//! The engine is told the result under its lock, as any other call; a section whose memory could not
+//! be had is undone by it. Jobs are as many as sections in running operations, so the queue is
+//! bounded by what the engine lets run.
+
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use hugepool_mm::{SectionId, ZoneId};
+
+use crate::shared::{Shared, lock};
+
+/// Threads: populating two zones side by side gains, one zone twice does not.
+const NR_WORKERS: usize = 2;
+
+/// One thing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Job {
+    /// Take memory for a section.
+    Populate(ZoneId, SectionId),
+    /// Give a section's memory back.
+    Punch(ZoneId, SectionId),
+    /// The thread may end.
+    Stop,
+}
+
+/// Where jobs are put.
+#[derive(Debug)]
+pub struct Effects {
+    sender: Sender<Job>,
+}
+
+/// Where they are taken from.
+#[derive(Debug)]
+pub struct Jobs {
+    receiver: Receiver<Job>,
+}
+
+/// A queue of jobs with its two ends.
+pub fn queue() -> (Effects, Jobs) {
+    let (sender, receiver) = mpsc::channel();
+    (Effects { sender }, Jobs { receiver })
+}
+
+impl Jobs {
+    /// A job that is there already; for the start, when there are no threads yet.
+    pub fn next(&self) -> Option<Job> {
+        self.receiver.try_recv().ok()
+    }
+}
+
+impl Effects {
+    /// Puts a job; it is done while the workers run.
+    pub fn put(&self, job: Job) {
+        // Without workers the daemon is stopping, and its memory goes with it.
+        let _ = self.sender.send(job);
+    }
+}
+
+/// The threads that do the jobs.
+#[derive(Debug)]
+pub struct Workers {
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Workers {
+    /// Starts them.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(jobs: Jobs, shared: &Arc<Shared>) -> std::io::Result<Workers> {
+        let receiver = Arc::new(Mutex::new(jobs.receiver));
+        let mut workers = Workers {
+            threads: Vec::with_capacity(NR_WORKERS),
+        };
+        for number in 0..NR_WORKERS {
+            let (receiver, shared) = (receiver.clone(), shared.clone());
+            let thread = thread::Builder::new()
+                .name(format!("backing-{number}"))
+                .spawn(move || work(&receiver, &shared))?;
+            workers.threads.push(thread);
+        }
+        Ok(workers)
+    }
+
+    /// Lets them finish what they are at, and end.
+    pub fn stop(self, shared: &Shared) {
+        for _ in &self.threads {
+            shared.effects().put(Job::Stop);
+        }
+        for thread in self.threads {
+            // A panic has ended the process.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn work(receiver: &Mutex<Receiver<Job>>, shared: &Shared) {
+    loop {
+        let job = lock(receiver).recv();
+        match job {
+            Ok(Job::Stop) | Err(_) => return,
+            Ok(job) => perform(job, shared),
+        }
+    }
+}
+
+/// Does a job and tells the engine.
+pub fn perform(job: Job, shared: &Shared) {
+    match job {
+        Job::Populate(zone, section) => {
+            let result = shared.memory().populate(zone, section);
+            shared.with(|engine, now, _| engine.populated(section, result, now));
+        }
+        Job::Punch(zone, section) => {
+            let result = shared.memory().punch(zone, section);
+            shared.with(|engine, now, _| engine.punched(section, result, now));
+        }
+        Job::Stop => {}
+    }
+}

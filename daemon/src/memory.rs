@@ -1,0 +1,250 @@
+//! The zones' memory: a file for each zone, and which of its sections have been populated.
+//!
+//! Slow and able to fail, so it is never reached with the engine's lock held. Each zone has a lock
+//! of its own, under which its file is populated, punched and audited one at a time: a file can only
+//! be counted as a whole.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::ops::Range;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::{Arc, Mutex, TryLockError};
+
+use hugepool_engine::Backing as BackingReport;
+use hugepool_mm::{Geometry, SectionId, ZoneId};
+use hugepool_shm::backing::{Backing, BackingFacts, ChosenBacking};
+use hugepool_shm::region::RegionError;
+use hugepool_shm::storage::Storage;
+
+use crate::backing_plan::choose_more;
+use crate::config::ZonePlan;
+use crate::shared::lock;
+
+/// All zones' memory.
+#[derive(Debug)]
+pub struct Memory {
+    geometry: Geometry,
+    zones: Vec<ZoneMemory>,
+}
+
+#[derive(Debug)]
+struct ZoneMemory {
+    plan: ZonePlan,
+    at_start: ChosenBacking,
+    storage: Storage,
+    /// Sections with memory, by number, and what serves them.
+    populated: Mutex<BTreeMap<u32, Backing>>,
+}
+
+impl Memory {
+    /// Makes a zone's file for each plan, all empty.
+    ///
+    /// # Errors
+    /// [`RegionError`] with the name of the zone.
+    pub fn new(
+        geometry: Geometry,
+        zones: Vec<(ZonePlan, ChosenBacking)>,
+    ) -> Result<Memory, (String, RegionError)> {
+        let make = |(plan, at_start): (ZonePlan, ChosenBacking)| {
+            let bytes = plan.span_pages.saturating_mul(geometry.page_bytes());
+            match Storage::create(&plan.name, bytes, at_start.backing, plan.node) {
+                Ok(storage) => Ok(ZoneMemory {
+                    plan,
+                    at_start,
+                    storage,
+                    populated: Mutex::default(),
+                }),
+                Err(error) => Err((plan.name, error)),
+            }
+        };
+        Ok(Memory {
+            geometry,
+            zones: zones.into_iter().map(make).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// The file of a zone, to be passed to clients.
+    ///
+    /// # Panics
+    /// If there is no such zone: ids come from the engine, which was made of the same plans.
+    pub fn file(&self, zone: ZoneId) -> BorrowedFd<'_> {
+        self.zone(zone).storage.region().as_fd()
+    }
+
+    fn zone(&self, zone: ZoneId) -> &ZoneMemory {
+        &self.zones[usize::from(zone.get())]
+    }
+
+    /// Takes memory for a section, and says of what kind.
+    ///
+    /// # Errors
+    /// What lacks, with numbers, in one line; the section has nothing then.
+    pub fn populate(&self, zone: ZoneId, section: SectionId) -> Result<BackingReport, String> {
+        let zone = self.zone(zone);
+        let mut populated = lock(&zone.populated);
+        let section_bytes = self.geometry.section_bytes();
+        let chosen = choose_more(
+            &zone.plan,
+            &zone.at_start,
+            section_bytes,
+            &BackingFacts::probe(),
+        )
+        .map_err(|error| error.to_string())?;
+        zone.storage
+            .populate(zone.range(section, self.geometry), chosen.backing)
+            .map_err(|error| one_line(&error))?;
+        populated.insert(section.get(), chosen.backing);
+        Ok(BackingReport {
+            name: chosen.backing.name().to_owned(),
+            node: zone
+                .plan
+                .node
+                .and_then(|node| i32::try_from(node).ok())
+                .unwrap_or(-1),
+            not_taken: chosen.passed_over.iter().map(ToString::to_string).collect(),
+        })
+    }
+
+    /// Gives a section's memory back to the system.
+    ///
+    /// # Errors
+    /// What the system answered, in one line; how much is left is not known then.
+    pub fn punch(&self, zone: ZoneId, section: SectionId) -> Result<(), String> {
+        let zone = self.zone(zone);
+        let mut populated = lock(&zone.populated);
+        zone.storage
+            .punch(zone.range(section, self.geometry))
+            .map_err(|error| one_line(&error))?;
+        populated.remove(&section.get());
+        Ok(())
+    }
+
+    /// Compares each zone's file with what it should hold, punches what is nobody's, fills what
+    /// lacks, and says what was found by section, beyond (or, negative, short of) what is right.
+    /// A zone that is being populated or punched is left out.
+    pub fn audit(&self) -> BTreeMap<SectionId, i64> {
+        let mut found = BTreeMap::new();
+        for zone in &self.zones {
+            zone.audit(self.geometry, &mut found);
+        }
+        found
+    }
+
+    /// [`Memory::audit`] beside the runtime: it may take as long as populating does.
+    pub async fn audit_aside(self: &Arc<Memory>) -> BTreeMap<SectionId, i64> {
+        let memory = self.clone();
+        let audit = tokio::task::spawn_blocking(move || memory.audit());
+        // It cannot be cancelled, and a panic has ended the process.
+        audit.await.unwrap_or_default()
+    }
+}
+
+impl ZoneMemory {
+    fn audit(&self, geometry: Geometry, found: &mut BTreeMap<SectionId, i64>) {
+        let populated = match self.populated.try_lock() {
+            Ok(populated) => populated,
+            Err(TryLockError::WouldBlock) => return,
+            Err(TryLockError::Poisoned(_)) => panic!("a panic ends the process"),
+        };
+        let section_bytes = geometry.section_bytes();
+        let expected = u64::try_from(populated.len())
+            .unwrap_or(u64::MAX)
+            .saturating_mul(section_bytes);
+        if self.storage.allocated() == Ok(expected) {
+            return;
+        }
+        let present: Vec<(Range<u64>, Backing)> = populated
+            .iter()
+            .map(|(section, backing)| (self.range(SectionId::new(*section), geometry), *backing))
+            .collect();
+        let absent = gaps(&present, self.storage.region().len_bytes());
+        let audit = match self.storage.audit(&present, &absent) {
+            Ok(audit) => audit,
+            Err(error) => {
+                return tracing::warn!(zone = self.plan.name, %error, "the audit failed");
+            }
+        };
+        let mut note = |range: &Range<u64>, difference: i64| {
+            let section = self.section(range.start, geometry);
+            *found.entry(section).or_default() += difference;
+        };
+        let bytes = |nr: u64| i64::try_from(nr).unwrap_or(i64::MAX);
+        for (range, nr) in &audit.strays {
+            tracing::warn!(
+                zone = self.plan.name,
+                ?range,
+                nr,
+                "bytes that are nobody's: given back"
+            );
+            note(range, bytes(*nr));
+        }
+        for (range, nr) in &audit.holes {
+            tracing::warn!(
+                zone = self.plan.name,
+                ?range,
+                nr,
+                "bytes that lacked: filled with zeros"
+            );
+            note(range, -bytes(*nr));
+        }
+        for (range, error) in &audit.unmended {
+            tracing::error!(zone = self.plan.name, ?range, %error, "bytes lack and cannot be had");
+        }
+    }
+
+    /// A section's place in the zone's file, in bytes.
+    fn range(&self, section: SectionId, geometry: Geometry) -> Range<u64> {
+        let first = u64::from(section.get()) << geometry.section_order();
+        let offset = first.saturating_sub(self.plan.start_pfn.into());
+        let start = offset.saturating_mul(geometry.page_bytes());
+        start..start.saturating_add(geometry.section_bytes())
+    }
+
+    /// The section at a place in the zone's file.
+    fn section(&self, offset: u64, geometry: Geometry) -> SectionId {
+        let pages = (offset >> geometry.page_shift()) + u64::from(self.plan.start_pfn);
+        let number = pages >> geometry.section_order();
+        SectionId::new(u32::try_from(number).unwrap_or(u32::MAX))
+    }
+}
+
+/// What lies between the present ranges of a file, which are in order.
+fn gaps(present: &[(Range<u64>, Backing)], len_bytes: u64) -> Vec<Range<u64>> {
+    let mut gaps = Vec::new();
+    let mut end = 0;
+    for (range, _) in present {
+        if end < range.start {
+            gaps.push(end..range.start);
+        }
+        end = range.end;
+    }
+    if end < len_bytes {
+        gaps.push(end..len_bytes);
+    }
+    gaps
+}
+
+/// An error and its sources on one line.
+fn one_line(error: &dyn Error) -> String {
+    let mut line = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        line.push_str(": ");
+        line.push_str(&error.to_string());
+        source = error.source();
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_what_the_present_ranges_leave() {
+        let at = |start: u64, end: u64| (start..end, Backing::Shm);
+        assert_eq!(gaps(&[], 8).as_slice(), std::slice::from_ref(&(0..8)));
+        assert_eq!(gaps(&[at(0, 8)], 8), []);
+        assert_eq!(gaps(&[at(2, 4), at(4, 5)], 8), [0..2, 5..8]);
+    }
+}

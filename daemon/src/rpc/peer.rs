@@ -1,0 +1,240 @@
+//! Who is at the other end of a gRPC connection, and what goes home when it closes.
+//!
+//! A [`PeerStream`] is the connection's socket; each request carries the same [`Connection`] in
+//! its extensions. A connection that was lent pages without a token is a session of its own, begun
+//! at its first call and ended when the stream is dropped: that is how the transport tells a close.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll};
+
+use hugepool_engine::ClientId;
+use hugepool_shm::peer::PeerCredentials;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::UnixStream;
+use tonic::transport::server::Connected;
+
+use crate::shared::Shared;
+
+/// Connections at once, to one socket.
+const MAX_CONNECTIONS: usize = 1024;
+
+/// Counts connections, so that no user can take them all.
+#[derive(Debug)]
+pub struct Gate {
+    per_uid: u32,
+    open: Mutex<HashMap<u32, u32>>,
+}
+
+impl Gate {
+    /// A gate that lets in `per_uid` connections of each user.
+    pub fn new(per_uid: u32) -> Arc<Gate> {
+        Arc::new(Gate {
+            per_uid,
+            open: Mutex::default(),
+        })
+    }
+
+    /// Lets one more in; `None` when the user, or the socket, has enough.
+    pub fn enter(self: &Arc<Gate>, uid: u32) -> Option<Pass> {
+        let mut open = lock(&self.open);
+        let total: usize = open.values().map(|&nr| nr as usize).sum();
+        let nr = open.entry(uid).or_default();
+        if total >= MAX_CONNECTIONS || *nr >= self.per_uid {
+            return None;
+        }
+        *nr += 1;
+        Some(Pass {
+            gate: self.clone(),
+            uid,
+        })
+    }
+}
+
+/// One connection counted; given back on drop.
+#[derive(Debug)]
+pub struct Pass {
+    gate: Arc<Gate>,
+    uid: u32,
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        let mut open = lock(&self.gate.open);
+        if let Some(nr) = open.get_mut(&self.uid) {
+            *nr -= 1;
+            if *nr == 0 {
+                open.remove(&self.uid);
+            }
+        }
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared
+        .lock()
+        .expect("a panic ends the process, so no lock is left poisoned")
+}
+
+/// One gRPC connection, as its requests see it.
+#[derive(Debug)]
+pub struct Connection {
+    peer: PeerCredentials,
+    session: Mutex<Session>,
+}
+
+/// The connection's own session.
+#[derive(Debug)]
+enum Session {
+    /// Not yet asked for anything.
+    None,
+    /// Lent to under this name.
+    Open(ClientId),
+    /// The connection is closed: a call still on its way is refused.
+    Closed,
+}
+
+impl Connection {
+    /// Who connected.
+    pub fn peer(&self) -> PeerCredentials {
+        self.peer
+    }
+
+    /// The session of this connection, begun by `begin` at the first call; `None` once it is
+    /// closed.
+    ///
+    /// # Errors
+    /// Those of `begin`.
+    pub fn session<E>(
+        &self,
+        begin: impl FnOnce(PeerCredentials) -> Result<ClientId, E>,
+    ) -> Result<Option<ClientId>, E> {
+        let mut session = lock(&self.session);
+        match *session {
+            Session::Open(client) => Ok(Some(client)),
+            Session::Closed => Ok(None),
+            Session::None => {
+                let client = begin(self.peer)?;
+                *session = Session::Open(client);
+                Ok(Some(client))
+            }
+        }
+    }
+}
+
+/// The socket of a connection; its drop ends the connection's session.
+pub struct PeerStream {
+    stream: UnixStream,
+    connection: Arc<Connection>,
+    shared: Arc<Shared>,
+    _pass: Pass,
+}
+
+impl PeerStream {
+    /// A connection that has just been accepted.
+    pub fn new(
+        stream: UnixStream,
+        peer: PeerCredentials,
+        shared: Arc<Shared>,
+        pass: Pass,
+    ) -> PeerStream {
+        PeerStream {
+            stream,
+            connection: Arc::new(Connection {
+                peer,
+                session: Mutex::new(Session::None),
+            }),
+            shared,
+            _pass: pass,
+        }
+    }
+}
+
+impl Drop for PeerStream {
+    fn drop(&mut self) {
+        let mut session = lock(&self.connection.session);
+        if let Session::Open(client) = std::mem::replace(&mut *session, Session::Closed) {
+            self.shared.end_session(client);
+        }
+    }
+}
+
+impl Connected for PeerStream {
+    type ConnectInfo = Arc<Connection>;
+
+    fn connect_info(&self) -> Arc<Connection> {
+        self.connection.clone()
+    }
+}
+
+impl AsyncRead for PeerStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for PeerStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_user_cannot_take_every_connection() {
+        let gate = Gate::new(2);
+        let first = gate.enter(7).unwrap();
+        let _second = gate.enter(7).unwrap();
+        assert!(gate.enter(7).is_none());
+        assert!(gate.enter(8).is_some());
+        drop(first);
+        assert!(gate.enter(7).is_some());
+    }
+
+    #[test]
+    fn the_socket_as_a_whole_has_its_limit() {
+        let gate = Gate::new(u32::MAX);
+        let mut passes: Vec<Pass> = (0..1024).map(|uid| gate.enter(uid).unwrap()).collect();
+        assert!(gate.enter(5000).is_none());
+        passes.pop();
+        assert!(gate.enter(5000).is_some());
+    }
+}

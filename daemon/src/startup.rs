@@ -1,0 +1,180 @@
+//! The first memory: every zone's backing chosen, its file made, its sections populated and online.
+//!
+//! The same way that a hot-add goes later, through the engine. A shortage is an error with numbers;
+//! the files have no name, so dropping them gives every page back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hugepool_engine::{
+    Command, CommandError, ConfigError as EngineError, Defaults, Engine, EngineConfig,
+    OperationReport, OperationState, Reply, Sections, SectionsRequest, ZoneSettings,
+};
+use hugepool_shm::backing::{BackingFacts, ChosenBacking, NoBacking};
+use hugepool_shm::region::RegionError;
+use nix::errno::Errno;
+
+use crate::backing_plan::choose_all;
+use crate::config::{Config, ZonePlan};
+use crate::effects::{self, Jobs};
+use crate::memory::Memory;
+use crate::shared::Shared;
+use crate::systemd;
+
+/// How much longer starting may take, told to systemd at each section.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Why there is no memory to serve.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The chain has no link for a zone.
+    #[error("zone `{zone}`")]
+    NoBacking {
+        /// The zone.
+        zone: String,
+        /// Every link, and why not.
+        source: Box<NoBacking>,
+    },
+    /// Its file cannot be made.
+    #[error("zone `{zone}`")]
+    Region {
+        /// The zone.
+        zone: String,
+        /// Why.
+        source: RegionError,
+    },
+    /// A section of it has no memory: it was there when it was looked for, and then not.
+    #[error("zone `{zone}`: {reason}")]
+    Section {
+        /// The zone.
+        zone: String,
+        /// The engine's or the system's answer, with numbers.
+        reason: String,
+    },
+    /// The engine refuses the plan.
+    #[error("the engine cannot be made")]
+    Engine(#[from] EngineError),
+    /// The engine refuses the first sections.
+    #[error("the first sections cannot be added")]
+    Command(#[from] CommandError),
+    /// A descriptor that the system did not give.
+    #[error("the system gives no descriptor")]
+    System(#[from] Errno),
+}
+
+/// Makes the engine with all its first memory.
+///
+/// # Errors
+/// [`StartError`]; no memory is held then.
+pub fn engine(config: &Config) -> Result<(Shared, Jobs), StartError> {
+    let memory = Arc::new(files(config)?);
+    let engine = Engine::new(engine_config(config))?;
+    let (effects, jobs) = effects::queue();
+    let shared = Shared::new(engine, config, memory, effects)?;
+    for zone in &config.zones {
+        if zone.nr_sections > 0 {
+            fill(zone, &shared, &jobs)?;
+        }
+    }
+    report(&shared)?;
+    Ok((shared, jobs))
+}
+
+fn files(config: &Config) -> Result<Memory, StartError> {
+    let chosen = choose_all(config, &BackingFacts::probe());
+    let zones = config.zones.iter().cloned().zip(chosen);
+    let zones: Vec<(ZonePlan, ChosenBacking)> = zones
+        .map(|(zone, chosen)| match chosen {
+            Ok(chosen) => Ok((zone, chosen)),
+            Err(error) => Err(StartError::NoBacking {
+                zone: zone.name,
+                source: Box::new(error),
+            }),
+        })
+        .collect::<Result<_, _>>()?;
+    Memory::new(config.geometry, zones)
+        .map_err(|(zone, source)| StartError::Region { zone, source })
+}
+
+fn engine_config(config: &Config) -> EngineConfig {
+    let zone = |plan: &ZonePlan| ZoneSettings {
+        name: plan.name.clone(),
+        kind: plan.kind,
+        node: plan
+            .node
+            .and_then(|node| i32::try_from(node).ok())
+            .unwrap_or(-1),
+        reserve_pages: plan.span_pages,
+        ceiling_pages: None,
+    };
+    EngineConfig {
+        geometry: config.geometry,
+        zones: config.zones.iter().map(zone).collect(),
+        defaults: Defaults {
+            client_ceiling_pages: config.limits.client_ceiling_pages,
+            offline_timeout: config.timeouts.offline,
+            max_clients: config.limits.clients,
+            ..Defaults::default()
+        },
+    }
+}
+
+/// Adds a zone's first sections, doing the slow work here: no other thread runs yet.
+fn fill(zone: &ZonePlan, shared: &Shared, jobs: &Jobs) -> Result<(), StartError> {
+    let command = Command::AddSections {
+        request: SectionsRequest {
+            zone: Some(zone.name.clone()),
+            sections: Sections::Count(zone.nr_sections),
+            dry_run: false,
+        },
+        online_order: None,
+        keep_offline: false,
+    };
+    let mut operation = operation(shared, command)?;
+    while operation.state == OperationState::Running {
+        systemd::starting(&format!("populating zone {}", zone.name), PATIENCE);
+        while let Some(job) = jobs.next() {
+            effects::perform(job, shared);
+        }
+        operation = self::operation(shared, Command::GetOperation { id: operation.id })?;
+    }
+    let refusal = operation.sections.iter().find_map(|section| {
+        let refusal = section.done.as_ref()?.as_ref().err()?;
+        Some(refusal.to_string())
+    });
+    match refusal {
+        None => Ok(()),
+        Some(reason) => Err(StartError::Section {
+            zone: zone.name.clone(),
+            reason,
+        }),
+    }
+}
+
+fn operation(shared: &Shared, command: Command) -> Result<OperationReport, StartError> {
+    match shared.apply(command)? {
+        Reply::Operation(report) => Ok(report),
+        other => unreachable!("an operation answers as one, not as {other:?}"),
+    }
+}
+
+/// Says which link of the chain serves each zone, and why the earlier ones do not.
+fn report(shared: &Shared) -> Result<(), StartError> {
+    let Reply::Zones(zones) = shared.apply(Command::ListZones)? else {
+        unreachable!("zones are answered by zones")
+    };
+    for zone in zones {
+        for backing in &zone.backing {
+            tracing::info!(
+                zone = zone.name,
+                backing = backing.name,
+                nr_sections = backing.nr_sections,
+                "online"
+            );
+            for reason in &backing.not_taken {
+                tracing::info!(zone = zone.name, "not taken: {reason}");
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,547 @@
+//! The admin verbs that act: sections that come and go, lanes, clients, operations, streams.
+
+mod support;
+
+use hugepool_proto::v1;
+use support::Daemon;
+use support::grpc::{self, code, verify, want};
+use tokio_stream::StreamExt as _;
+use tonic::Code;
+
+fn add(zone: &str, count: u32) -> v1::AddSectionsRequest {
+    v1::AddSectionsRequest {
+        zone: zone.into(),
+        count,
+        ..Default::default()
+    }
+}
+
+fn offline(zone: &str, count: u32) -> v1::OfflineSectionsRequest {
+    v1::OfflineSectionsRequest {
+        zone: zone.into(),
+        count,
+        ..Default::default()
+    }
+}
+
+fn remove(ids: &[u32]) -> v1::RemoveSectionsRequest {
+    v1::RemoveSectionsRequest {
+        section_ids: ids.to_vec(),
+        ..Default::default()
+    }
+}
+
+#[tokio::test]
+async fn a_section_comes_whole_and_goes_without_a_trace() {
+    let daemon = Daemon::tiny();
+    let mut admin = grpc::admin(&daemon).await;
+    let before = verify(&mut admin).await;
+
+    let added = admin
+        .add_sections(add("movable", 1))
+        .await
+        .unwrap()
+        .into_inner();
+    let [result] = added.results.as_slice() else {
+        panic!("one section")
+    };
+    assert!(result.ok && result.state == "online", "{result:?}");
+    let onlined = result.onlined.as_ref().unwrap();
+    assert_eq!((onlined.nr_pages, onlined.nr_pageblocks), (1024, 2));
+    assert!(
+        onlined.blocks_by_order[..9].iter().all(|&nr| nr == 0),
+        "{onlined:?}"
+    );
+    let pages: u64 = (0..)
+        .zip(&onlined.blocks_by_order)
+        .map(|(order, nr)| nr << order)
+        .sum();
+    assert_eq!(pages, 1024);
+    assert_eq!(verify(&mut admin).await.free, before.free + 1024);
+
+    let gone = admin
+        .offline_sections(offline("movable", 1))
+        .await
+        .unwrap()
+        .into_inner();
+    assert!(gone.results[0].ok);
+    assert_eq!(
+        gone.results[0].section_id, result.section_id,
+        "the highest goes first"
+    );
+    let removed = admin
+        .remove_sections(remove(&[result.section_id]))
+        .await
+        .unwrap()
+        .into_inner();
+    assert!(removed.results[0].ok);
+    assert_eq!(verify(&mut admin).await, before);
+
+    let sections = admin
+        .list_sections(v1::ListSectionsRequest::default())
+        .await
+        .unwrap();
+    assert_eq!(sections.into_inner().sections.len(), 4);
+}
+
+#[tokio::test]
+async fn a_dry_run_says_what_would_be_and_changes_nothing() {
+    let daemon = Daemon::tiny();
+    let mut admin = grpc::admin(&daemon).await;
+    let before = verify(&mut admin).await;
+    let dry = v1::AddSectionsRequest {
+        dry_run: true,
+        ..add("normal", 2)
+    };
+    let answer = admin.add_sections(dry).await.unwrap().into_inner();
+    assert!(answer.dry_run && answer.results.len() == 2);
+    let dry = v1::OfflineSectionsRequest {
+        dry_run: true,
+        ..offline("normal", 1)
+    };
+    assert!(
+        admin
+            .offline_sections(dry)
+            .await
+            .unwrap()
+            .into_inner()
+            .results[0]
+            .ok
+    );
+    assert_eq!(verify(&mut admin).await, before);
+}
+
+#[tokio::test]
+async fn a_section_can_be_added_offline_and_brought_online_page_by_page() {
+    let daemon = Daemon::tiny();
+    let mut admin = grpc::admin(&daemon).await;
+    let kept = v1::AddSectionsRequest {
+        keep_offline: true,
+        ..add("normal", 1)
+    };
+    let added = admin.add_sections(kept).await.unwrap().into_inner();
+    let id = added.results[0].section_id;
+    assert_eq!(added.results[0].state, "offline");
+    let online = v1::OnlineSectionsRequest {
+        section_ids: vec![id],
+        online_order: Some(0),
+        ..Default::default()
+    };
+    let answer = admin
+        .online_sections(online.clone())
+        .await
+        .unwrap()
+        .into_inner();
+    assert!(answer.results[0].ok && answer.results[0].state == "online");
+    // Again: harmless.
+    assert!(
+        admin
+            .online_sections(online)
+            .await
+            .unwrap()
+            .into_inner()
+            .results[0]
+            .ok
+    );
+    verify(&mut admin).await;
+}
+
+#[tokio::test]
+async fn an_offline_that_meets_held_pages_ends_in_time_and_names_the_holder() {
+    let daemon = Daemon::tiny();
+    let (mut admin, mut pages) = (grpc::admin(&daemon).await, grpc::pages(&daemon).await);
+    let lent = pages.alloc_bulk(want(1, 5, 0)).await.unwrap().into_inner();
+    let section = lent.runs[0].first_pfn / 1024;
+    let before = verify(&mut admin).await;
+    let request = v1::OfflineSectionsRequest {
+        section_ids: vec![section],
+        timeout_ms: 50,
+        ..Default::default()
+    };
+    let answer = admin.offline_sections(request).await.unwrap().into_inner();
+    let result = &answer.results[0];
+    assert!(!result.ok && result.state == "online", "{result:?}");
+    let [holder] = result.holders.as_slice() else {
+        panic!("one holder: {result:?}")
+    };
+    assert_eq!((holder.pid, holder.nr_pages), (std::process::id(), 5));
+    assert_eq!(
+        verify(&mut admin).await,
+        before,
+        "a failed offline restores online exactly"
+    );
+}
+
+#[tokio::test]
+async fn an_offline_waits_until_its_pages_come_home() {
+    let daemon = Daemon::tiny();
+    let (mut admin, mut pages) = (grpc::admin(&daemon).await, grpc::pages(&daemon).await);
+    let lent = pages.alloc_bulk(want(1, 5, 0)).await.unwrap().into_inner();
+    let request = v1::OfflineSectionsRequest {
+        section_ids: vec![lent.runs[0].first_pfn / 1024],
+        timeout_ms: 20_000,
+        ..Default::default()
+    };
+    let mut other = admin.clone();
+    let waiting = tokio::spawn(async move { other.offline_sections(request).await });
+    // While it waits, it can be seen.
+    loop {
+        let list = admin
+            .list_operations(v1::ListOperationsRequest {})
+            .await
+            .unwrap()
+            .into_inner();
+        if list
+            .operations
+            .iter()
+            .any(|op| op.kind == "offline" && op.state == "running")
+        {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    let free = v1::FreeBulkRequest {
+        request_id: 2,
+        acknowledged: 1,
+        runs: lent.runs,
+    };
+    pages.free_bulk(free).await.unwrap();
+    assert!(waiting.await.unwrap().unwrap().into_inner().results[0].ok);
+    verify(&mut admin).await;
+}
+
+#[tokio::test]
+async fn a_detached_offline_is_watched_and_cancelled() {
+    let daemon = Daemon::tiny();
+    let (mut admin, mut pages) = (grpc::admin(&daemon).await, grpc::pages(&daemon).await);
+    let lent = pages.alloc_bulk(want(1, 5, 0)).await.unwrap().into_inner();
+    let before = verify(&mut admin).await;
+    let request = v1::OfflineSectionsRequest {
+        section_ids: vec![lent.runs[0].first_pfn / 1024],
+        timeout_ms: 60_000,
+        detach: true,
+        ..Default::default()
+    };
+    let id = admin
+        .offline_sections(request)
+        .await
+        .unwrap()
+        .into_inner()
+        .operation_id;
+    assert!(id > 0);
+    let one = v1::GetOperationRequest { id };
+    let mut watch = admin.watch_operation(one).await.unwrap().into_inner();
+    assert_eq!(watch.next().await.unwrap().unwrap().state, "running");
+    admin.cancel_operation(one).await.unwrap();
+    let mut last = None;
+    while let Some(state) = watch.next().await {
+        last = Some(state.unwrap());
+    }
+    assert_eq!(last.unwrap().state, "cancelled");
+    assert_eq!(verify(&mut admin).await, before);
+    let report = admin.get_operation(one).await.unwrap().into_inner();
+    assert_eq!(
+        (report.kind.as_str(), report.state.as_str()),
+        ("offline", "cancelled")
+    );
+}
+
+#[tokio::test]
+async fn an_offline_whose_caller_goes_away_is_undone() {
+    let daemon = Daemon::tiny();
+    let (mut admin, mut pages) = (grpc::admin(&daemon).await, grpc::pages(&daemon).await);
+    let lent = pages.alloc_bulk(want(1, 5, 0)).await.unwrap().into_inner();
+    let before = verify(&mut admin).await;
+    let request = v1::OfflineSectionsRequest {
+        section_ids: vec![lent.runs[0].first_pfn / 1024],
+        timeout_ms: 60_000,
+        ..Default::default()
+    };
+    let patience = std::time::Duration::from_millis(50);
+    let given_up = tokio::time::timeout(patience, admin.offline_sections(request)).await;
+    assert!(given_up.is_err());
+    let end = tokio::time::Instant::now() + support::DEADLINE;
+    while verify(&mut admin).await != before {
+        assert!(
+            tokio::time::Instant::now() < end,
+            "the offline goes on for nobody"
+        );
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test]
+async fn odd_requests_for_sections_are_refused_with_the_right_code() {
+    let daemon = Daemon::tiny();
+    let mut admin = grpc::admin(&daemon).await;
+    let both = v1::AddSectionsRequest {
+        section_ids: vec![5],
+        ..add("normal", 1)
+    };
+    let no_order = v1::AddSectionsRequest {
+        online_order: Some(3),
+        ..add("normal", 1)
+    };
+    for (request, expected) in [
+        (add("dma", 1), Code::NotFound),
+        (add("", 1), Code::InvalidArgument),
+        (add("normal", 0), Code::InvalidArgument),
+        (both, Code::InvalidArgument),
+        (no_order, Code::InvalidArgument),
+        (add("normal", 1000), Code::ResourceExhausted),
+        (add("normal", u32::MAX), Code::ResourceExhausted),
+    ] {
+        assert_eq!(
+            code(admin.add_sections(request.clone()).await),
+            expected,
+            "{request:?}"
+        );
+    }
+    let ids = |ids: &[u32]| v1::OfflineSectionsRequest {
+        section_ids: ids.to_vec(),
+        timeout_ms: 20,
+        ..Default::default()
+    };
+    assert_eq!(
+        code(admin.offline_sections(ids(&[4_000_000])).await),
+        Code::NotFound
+    );
+    assert_eq!(
+        code(admin.offline_sections(ids(&[0, 0])).await),
+        Code::InvalidArgument
+    );
+    assert_eq!(
+        code(admin.offline_sections(ids(&[9])).await),
+        Code::FailedPrecondition
+    );
+    assert_eq!(
+        code(admin.remove_sections(remove(&[0])).await),
+        Code::FailedPrecondition
+    );
+    let nothing = v1::GetOperationRequest { id: 77 };
+    assert_eq!(code(admin.get_operation(nothing).await), Code::NotFound);
+    assert_eq!(code(admin.cancel_operation(nothing).await), Code::NotFound);
+    assert_eq!(code(admin.watch_operation(nothing).await), Code::NotFound);
+    verify(&mut admin).await;
+}
+
+#[tokio::test]
+async fn the_proc_tables_have_a_row_for_each_zone() {
+    let daemon = Daemon::tiny();
+    let mut admin = grpc::admin(&daemon).await;
+    let buddy = admin
+        .get_buddy_info(v1::GetBuddyInfoRequest::default())
+        .await
+        .unwrap();
+    let free = verify(&mut admin).await.free;
+    let pages: u64 = buddy
+        .into_inner()
+        .zones
+        .iter()
+        .flat_map(|zone| (0..).zip(&zone.free_blocks_by_order))
+        .map(|(order, nr)| nr << order)
+        .sum();
+    assert_eq!(pages, free);
+    let types = admin
+        .get_page_type_info(v1::GetPageTypeInfoRequest::default())
+        .await
+        .unwrap();
+    let types = types.into_inner();
+    assert_eq!((types.pageblock_order, types.pages_per_block), (9, 512));
+    let blocks: u64 = types
+        .zones
+        .iter()
+        .flat_map(|zone| &zone.types)
+        .map(|row| row.nr_pageblocks)
+        .sum();
+    assert_eq!(blocks, 8);
+    let info = v1::GetZoneInfoRequest {
+        zone: "movable".into(),
+    };
+    let info = admin.get_zone_info(info).await.unwrap().into_inner();
+    assert_eq!((info.zones.len(), info.zones[0].start_pfn), (1, 16384));
+    let dma = "dma".to_owned();
+    let unknown = v1::GetBuddyInfoRequest { zone: dma.clone() };
+    assert_eq!(code(admin.get_buddy_info(unknown).await), Code::NotFound);
+    let unknown = v1::GetPageTypeInfoRequest { zone: dma.clone() };
+    assert_eq!(
+        code(admin.get_page_type_info(unknown).await),
+        Code::NotFound
+    );
+    let unknown = v1::GetZoneInfoRequest { zone: dma };
+    assert_eq!(code(admin.get_zone_info(unknown).await), Code::NotFound);
+}
+
+#[tokio::test]
+async fn contiguity_is_reported_and_can_be_forgotten() {
+    let daemon = Daemon::tiny();
+    let mut admin = grpc::admin(&daemon).await;
+    let answer = admin
+        .get_contiguity(v1::GetContiguityRequest::default())
+        .await
+        .unwrap();
+    let zones = answer.into_inner().zones;
+    assert_eq!(zones.len(), 2);
+    for zone in &zones {
+        assert!(zone.contiguous, "asked again after online: {zone:?}");
+        assert_eq!(zone.nr_pageblocks, 4);
+        assert!(zone.pb_cached.len() * 8 >= 4);
+    }
+    let all = v1::InvalidateContiguityRequest::default();
+    let answer = admin.invalidate_contiguity(all).await.unwrap().into_inner();
+    assert_eq!(answer.nr_zones, 2);
+    let answer = admin
+        .get_contiguity(v1::GetContiguityRequest::default())
+        .await
+        .unwrap();
+    for zone in answer.into_inner().zones {
+        assert!(!zone.contiguous && zone.nr_pb_cached == 0, "{zone:?}");
+    }
+    let unknown = v1::GetContiguityRequest { zone: "dma".into() };
+    assert_eq!(code(admin.get_contiguity(unknown).await), Code::NotFound);
+    let unknown = v1::InvalidateContiguityRequest { zone: "dma".into() };
+    assert_eq!(
+        code(admin.invalidate_contiguity(unknown).await),
+        Code::NotFound
+    );
+}
+
+#[tokio::test]
+async fn lanes_and_clients_that_are_not_there_are_not_found() {
+    let daemon = Daemon::tiny();
+    let mut admin = grpc::admin(&daemon).await;
+    let clients = admin
+        .list_clients(v1::ListClientsRequest {})
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(clients.clients, []);
+    for slot in [7, 65_536, u32::MAX] {
+        let evict = v1::EvictClientRequest {
+            slot,
+            ..Default::default()
+        };
+        assert_eq!(
+            code(admin.evict_client(evict).await),
+            Code::NotFound,
+            "{slot}"
+        );
+        let drain = v1::DrainLanesRequest {
+            slot: Some(slot),
+            timeout_ms: 0,
+        };
+        assert_eq!(
+            code(admin.drain_lanes(drain).await),
+            Code::NotFound,
+            "{slot}"
+        );
+        let pcp = v1::SetPcpRequest {
+            slot: Some(slot),
+            ..Default::default()
+        };
+        assert_eq!(code(admin.set_pcp(pcp).await), Code::NotFound, "{slot}");
+    }
+    let bad = v1::EvictClientRequest {
+        slot: 1,
+        incarnation: 70_000,
+        kill: false,
+    };
+    assert_eq!(code(admin.evict_client(bad).await), Code::InvalidArgument);
+    let all = admin
+        .drain_lanes(v1::DrainLanesRequest::default())
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!((all.nr_pages, all.nr_held_in_flight), (0, 0));
+    let set = v1::SetPcpRequest {
+        slot: None,
+        batch: Some(31),
+        high: Some(100),
+    };
+    let set = admin.set_pcp(set).await.unwrap().into_inner();
+    assert_eq!((set.nr_clients, set.batch, set.high), (0, 31, 100));
+    let absurd = v1::SetPcpRequest {
+        slot: None,
+        batch: Some(u32::MAX),
+        high: None,
+    };
+    assert_eq!(code(admin.set_pcp(absurd).await), Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn who_holds_what_is_listed_page_by_page() {
+    let daemon = Daemon::tiny();
+    let (mut admin, mut pages) = (grpc::admin(&daemon).await, grpc::pages(&daemon).await);
+    for (id, order) in [(1, 0), (2, 3), (3, 1)] {
+        pages.alloc_bulk(want(id, 3, order)).await.unwrap();
+    }
+    let mut token = String::new();
+    let mut held = 0;
+    let mut nr_replies = 0;
+    loop {
+        let request = v1::ListPagesRequest {
+            page_size: 1,
+            page_token: token,
+            ..Default::default()
+        };
+        let answer = admin.list_pages(request).await.unwrap().into_inner();
+        nr_replies += 1;
+        for run in &answer.runs {
+            assert_eq!(run.pid, std::process::id());
+            let run = run.run.unwrap();
+            held += run.nr_pages << run.order;
+        }
+        if answer.next_page_token.is_empty() {
+            break;
+        }
+        token = answer.next_page_token;
+        assert!(nr_replies < 100);
+    }
+    assert_eq!(held, 3 * (1 + 8 + 2));
+    assert!(nr_replies >= 3, "at most one run a reply was asked for");
+    let bad = v1::ListPagesRequest {
+        page_token: "next".into(),
+        ..Default::default()
+    };
+    assert_eq!(code(admin.list_pages(bad).await), Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn events_tell_what_was_and_what_happens() {
+    let daemon = Daemon::tiny();
+    let mut admin = grpc::admin(&daemon).await;
+    let mut events = admin
+        .watch_events(v1::WatchEventsRequest {})
+        .await
+        .unwrap()
+        .into_inner();
+    admin.add_sections(add("normal", 1)).await.unwrap();
+    let seen = tokio::time::timeout(support::DEADLINE, async {
+        loop {
+            let event = events.next().await.unwrap().unwrap();
+            if event.zone == "normal" && event.section_id == Some(2) {
+                return event;
+            }
+        }
+    });
+    let event = seen.await.unwrap();
+    assert!(event.seq > 0 && !event.text.is_empty());
+}
+
+#[tokio::test]
+async fn a_stream_ends_when_the_daemon_stops() {
+    let daemon = Daemon::tiny();
+    let mut admin = grpc::admin(&daemon).await;
+    let mut events = admin
+        .watch_events(v1::WatchEventsRequest {})
+        .await
+        .unwrap()
+        .into_inner();
+    let drain = tokio::spawn(async move { while let Some(Ok(_)) = events.next().await {} });
+    let (status, log) = tokio::task::spawn_blocking(|| daemon.stop()).await.unwrap();
+    assert!(status.success(), "{log}");
+    tokio::time::timeout(support::DEADLINE, drain)
+        .await
+        .unwrap()
+        .unwrap();
+}

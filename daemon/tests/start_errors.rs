@@ -1,0 +1,234 @@
+//! Starts that cannot work: an error that says why and what to do, the right status, and nothing
+//! left behind. Starts that look as if they could not, and can.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "what a test cannot unwrap has failed it"
+)]
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+
+use support::grpc::{self, verify};
+use support::{Daemon, TINY, skipped};
+
+fn hugepoold() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_hugepoold"))
+}
+
+/// Runs to the end: status and everything it said.
+fn run(dir: &Path, args: &[&str]) -> (Option<i32>, String) {
+    let (status, log) = Daemon::spawn_in(dir, args).wait();
+    (status.code(), log)
+}
+
+fn check(args: &[&str]) -> (Option<i32>, String) {
+    let output = hugepoold()
+        .args(["--runtime-dir", "/nowhere", "--check"])
+        .args(args)
+        .output()
+        .unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(text).unwrap())
+}
+
+/// Free huge pages of 2 MiB on this machine.
+fn free_huge_pages() -> Option<u64> {
+    let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[test]
+fn what_is_typed_wrong_ends_with_2_and_says_what_would_be_right() {
+    let dir = tempfile::tempdir().unwrap();
+    for (args, part) in [
+        (&["--zone", "normal"][..], "NAME=SIZE"),
+        (&["--zone", "normal=100MiB"], "nearest are 0B and 128MiB"),
+        (&["--zone", "a=128MiB,backing=disk"], "auto, hugetlb"),
+        (&["--zone", "a=128MB"], "KiB, MiB, GiB or TiB"),
+        (&["--section-size", "3MiB"], "power of two"),
+        (&["--keeper"], "not in this version"),
+        (&["--config", "/nowhere/at/all"], "/nowhere/at/all"),
+        (&["--log", "loud=1="], "log filter"),
+    ] {
+        let (code, log) = run(dir.path(), args);
+        assert_eq!(code, Some(2), "{args:?}: {log}");
+        assert!(log.contains(part), "{args:?}: {log}");
+    }
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_file_with_an_unknown_key_ends_with_2_and_its_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.toml");
+    std::fs::write(&file, "log = 'info'\n[limits]\nclient = 5\n").unwrap();
+    let (code, log) = run(dir.path(), &["--config", file.to_str().unwrap()]);
+    assert_eq!(code, Some(2), "{log}");
+    assert!(
+        log.contains("unknown field `client`") && log.contains("line 3"),
+        "{log}"
+    );
+}
+
+#[test]
+fn check_prints_the_plan_with_what_lacks() {
+    let (code, text) = check(TINY);
+    assert_eq!(code, Some(0), "{text}");
+    for part in [
+        "section 4MiB",
+        "zone normal",
+        "8MiB of 64MiB",
+        "backing shm",
+        "can start",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let (code, text) = check(&["--zone", "a=8TiB,backing=shm"]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(
+        text.contains("SHORT") && text.contains("8796093022208 bytes are needed"),
+        "{text}"
+    );
+    assert!(!Path::new("/nowhere").exists());
+}
+
+#[test]
+fn more_memory_than_there_is_is_an_error_with_both_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, log) = run(dir.path(), &["--zone", "a=8TiB,backing=shm"]);
+    assert_eq!(code, Some(1), "{log}");
+    assert!(
+        log.contains("8796093022208 bytes are needed where"),
+        "{log}"
+    );
+    assert!(
+        !dir.path().join("admin.sock").exists(),
+        "nothing is left behind"
+    );
+}
+
+#[tokio::test]
+async fn huge_pages_that_are_not_there_are_named_with_the_pool_and_the_next_start_works() {
+    let Some(free) = free_huge_pages() else {
+        return skipped("huge_pages_that_are_not_there", "no pool of 2 MiB pages");
+    };
+    let dir = tempfile::tempdir().unwrap();
+    // Two sections of 4 MiB more than the pool has, whatever it has.
+    let size = (free / 2 + 2) * 4;
+    let zone = format!("a={size}MiB,backing=hugetlb");
+    let (code, log) = run(dir.path(), &["--section-size", "4MiB", "--zone", &zone]);
+    assert_eq!(code, Some(1), "{log}");
+    assert!(log.contains(&format!("free {free} of")), "{log}");
+    assert!(log.contains(&format!("{} huge pages", size / 2)), "{log}");
+    assert_eq!(
+        free_huge_pages(),
+        Some(free),
+        "every page is back in the pool"
+    );
+
+    let mut daemon = Daemon::spawn_in(dir.path(), TINY);
+    daemon.wait_for_line("ready");
+    verify(&mut grpc::admin(&daemon).await).await;
+}
+
+#[tokio::test]
+async fn a_pool_that_is_large_enough_serves_and_is_given_back_at_the_end() {
+    let free = free_huge_pages().unwrap_or(0);
+    if free < 4 {
+        return skipped(
+            "a_pool_that_is_large_enough",
+            "fewer than 4 free huge pages",
+        );
+    }
+    let zone = "a=8MiB,reserve=64MiB,backing=hugetlb";
+    let daemon = Daemon::start(&["--section-size", "4MiB", "--zone", zone]);
+    verify(&mut grpc::admin(&daemon).await).await;
+    let (status, log) = daemon.stop();
+    assert!(status.success(), "{log}");
+    support::until("the pool is as it was", || free_huge_pages() == Some(free));
+}
+
+#[tokio::test]
+async fn a_second_daemon_on_one_directory_is_refused_with_the_first_ones_pid() {
+    let first = Daemon::tiny();
+    let (code, log) = run(first.path(), TINY);
+    assert_eq!(code, Some(1), "{log}");
+    assert!(
+        log.contains(&format!("another hugepoold (pid {})", first.pid())),
+        "{log}"
+    );
+    assert!(log.contains("--runtime-dir"), "{log}");
+    // The first one's sockets are not touched.
+    verify(&mut grpc::admin(&first).await).await;
+}
+
+#[tokio::test]
+async fn what_a_killed_daemon_left_behind_does_not_stop_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut first = Daemon::spawn_in(dir.path(), TINY);
+    first.wait_for_line("ready");
+    first.signal(nix::sys::signal::Signal::SIGKILL);
+    first.wait();
+    assert!(
+        dir.path().join("admin.sock").exists(),
+        "a stale socket to deal with"
+    );
+    let mut second = Daemon::spawn_in(dir.path(), TINY);
+    second.wait_for_line("ready");
+    verify(&mut grpc::admin(&second).await).await;
+    let (status, log) = second.stop();
+    assert!(status.success(), "{log}");
+    for name in ["admin.sock", "pages.sock", "attach.sock"] {
+        assert!(
+            !dir.path().join(name).exists(),
+            "{name} is removed by a clean end"
+        );
+    }
+}
+
+#[test]
+fn something_else_in_the_place_of_a_socket_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pages.sock");
+    std::fs::write(&path, "mine").unwrap();
+    let (code, log) = run(dir.path(), TINY);
+    assert_eq!(code, Some(1), "{log}");
+    assert!(log.contains("pages.sock exists and is no socket"), "{log}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_named() {
+    // On /proc nobody can make one, root neither.
+    let (code, log) = run(Path::new("/proc/hugepool"), TINY);
+    assert_eq!(code, Some(1), "{log}");
+    assert!(
+        log.contains("/proc/hugepool") && log.contains("--runtime-dir"),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_path_too_long_for_a_socket_is_named_with_the_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let deep = dir.path().join("x".repeat(120));
+    let (code, log) = run(&deep, TINY);
+    assert_eq!(code, Some(1), "{log}");
+    assert!(log.contains("107"), "{log}");
+}
+
+#[test]
+fn both_signals_stop_it_cleanly() {
+    use nix::sys::signal::Signal;
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut daemon = Daemon::tiny();
+        daemon.signal(signal);
+        let (status, log) = daemon.wait();
+        assert!(status.success(), "{log}");
+        assert!(!log.contains("panicked"), "{log}");
+    }
+}
