@@ -57,6 +57,7 @@ async fn until_clients(daemon: &Daemon, wanted: usize) -> Vec<v1::Client> {
             return clients;
         }
         assert!(Instant::now() < end, "{clients:#?}");
+        // tidy: sleep: between two looks at a condition that has a deadline
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

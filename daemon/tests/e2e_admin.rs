@@ -266,6 +266,7 @@ async fn an_offline_whose_caller_goes_away_is_undone() {
             tokio::time::Instant::now() < end,
             "the offline goes on for nobody"
         );
+        // tidy: sleep: between two looks at a condition that has a deadline
         tokio::time::sleep(std::time::Duration::from_millis(2)).await;
     }
 }

@@ -77,6 +77,7 @@ pub async fn until_lent(admin: &mut AdminClient<Channel>, wanted: u64) {
             tokio::time::Instant::now() < end,
             "{lent} pages are lent, not {wanted}"
         );
+        // tidy: sleep: between two looks at a condition that has a deadline
         tokio::time::sleep(std::time::Duration::from_millis(2)).await;
     }
 }

@@ -194,6 +194,7 @@ pub fn wait_for(child: &mut Child) -> ExitStatus {
             return status;
         }
         assert!(Instant::now() < end, "process {} does not end", child.id());
+        // tidy: sleep: between two looks at a condition that has a deadline
         thread::sleep(Duration::from_millis(2));
     }
 }
@@ -204,6 +205,7 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + DEADLINE;
     while !holds() {
         assert!(Instant::now() < end, "never came true: {what}");
+        // tidy: sleep: between two looks at a condition that has a deadline
         thread::sleep(Duration::from_millis(2));
     }
 }
