@@ -27,6 +27,8 @@ pub(crate) struct Custody {
     pub owners: Owners,
     /// Blocks that came home since the start: moves when a waiting caller may try again.
     pub nr_home: u64,
+    /// Their pages.
+    pub nr_pages_home: u64,
     heads: Vec<Pfn>,
 }
 
@@ -63,6 +65,7 @@ impl Custody {
             zones,
             owners,
             nr_home: 0,
+            nr_pages_home: 0,
             heads: Vec::new(),
         }
     }
@@ -260,11 +263,12 @@ impl Custody {
     /// Takes home all that is the client's; returns its pages.
     pub fn sweep_home(&mut self, client: ClientId) -> u64 {
         let mut taken = self.owners.sweep(client);
-        let nr_pages = taken
+        let nr_pages: u64 = taken
             .iter()
             .map(|block| u64::from(block.order.nr_pages()))
             .sum();
         self.nr_home += num::count(taken.len());
+        self.nr_pages_home += nr_pages;
         taken.sort_unstable_by_key(|block| (block.order, block.pfn));
         let mut heads = Vec::new();
         for run in taken.chunk_by(|a, b| a.order == b.order) {
@@ -282,6 +286,7 @@ impl Custody {
 
     fn put(&mut self, taken: Taken) {
         self.nr_home += 1;
+        self.nr_pages_home += u64::from(taken.order.nr_pages());
         self.zones.put(taken.pfn, taken.order);
     }
 }

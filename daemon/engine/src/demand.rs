@@ -50,6 +50,14 @@ impl Bounds {
         self.base_batch.saturating_mul(MAX_SCALE).min(most).max(1)
     }
 
+    /// The most blocks in the grants: a batch that was set by hand goes beyond the credit.
+    fn most(&self) -> u32 {
+        match self.fixed_batch {
+            Some(_) => self.capacity,
+            None => self.credit.min(self.capacity).max(1),
+        }
+    }
+
     fn base_high(&self) -> u32 {
         self.base_batch
             .saturating_mul(HIGH_BATCHES)
@@ -108,7 +116,7 @@ impl Demand {
         self.raise_high(bounds);
         let wanted = core::mem::take(&mut self.wanted);
         self.freed = 0;
-        let most = bounds.credit.min(bounds.capacity).max(1);
+        let most = bounds.most();
         let target = self.target(bounds).max(nr_grants.saturating_add(wanted));
         target.min(most).saturating_sub(nr_grants)
     }
@@ -165,11 +173,7 @@ impl Demand {
 
     /// Grants after a refill.
     fn target(&self, bounds: &Bounds) -> u32 {
-        let target = self.batch(bounds).saturating_mul(2);
-        match bounds.fixed_batch {
-            Some(_) => target.min(bounds.capacity),
-            None => target.min(bounds.credit).min(bounds.capacity).max(1),
-        }
+        self.batch(bounds).saturating_mul(2).min(bounds.most())
     }
 
     fn low_mark(&self, bounds: &Bounds) -> u32 {

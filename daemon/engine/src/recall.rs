@@ -10,7 +10,7 @@ use crate::client::{Client, Clients};
 use crate::id::{ClientId, Now};
 use crate::lanes::Lane;
 use crate::outside::Outside;
-use crate::worker::{Sick, take_closed};
+use crate::worker::{Sick, collect};
 
 /// A round that brought nothing makes the next one wait twice as long, up to this.
 pub(crate) const MAX_PAUSE: Now = Now::from_millis(160);
@@ -70,13 +70,13 @@ impl Engine {
             .sum()
     }
 
-    /// Takes what can be taken from one client's closed lanes.
+    /// Takes home what one client gave back, and what can be taken from its closed lanes.
     pub(crate) fn take_lanes(&mut self, id: ClientId, now: Now, outside: &mut dyn Outside) -> u64 {
         let Some(client) = self.clients.get_mut(id) else {
             return 0;
         };
         let before = client.nr_misuses;
-        let taken = take_closed(client, &mut self.custody, now);
+        let taken = collect(client, &mut self.custody, now);
         self.nr_misuses += client.nr_misuses - before;
         match taken {
             Ok(nr_pages) => nr_pages,

@@ -167,20 +167,28 @@ fn serve(
     now: Now,
     served: &mut Served,
 ) -> Result<(), Sick> {
-    bring_home(client, custody, served)?;
-    let nr_home = custody.nr_home;
-    take_closed(client, custody, now)?;
-    served.nr_home += usize::try_from(custody.nr_home - nr_home).unwrap_or(usize::MAX);
+    let before = custody.nr_home;
+    let health = collect(client, custody, now);
+    served.nr_home = usize::try_from(custody.nr_home - before).unwrap_or(usize::MAX);
+    health?;
     if client.is_in_service() {
         refill(client, custody, now, served)?;
     }
     Ok(())
 }
 
+/// Takes home what a client gave back and what lies in its closed lanes; returns the pages.
+pub(crate) fn collect(client: &mut Client, custody: &mut Custody, now: Now) -> Result<u64, Sick> {
+    let before = custody.nr_pages_home;
+    bring_home(client, custody)?;
+    take_closed(client, custody, now)?;
+    Ok(custody.nr_pages_home - before)
+}
+
 /// Settles the client's rings and its free map, in the order of PROTOCOLS P2: map words
 /// are loaded, then the rings are settled, then the pages taken home, then the bits cleared;
 /// nothing is lent before that.
-fn bring_home(client: &mut Client, custody: &mut Custody, served: &mut Served) -> Result<(), Sick> {
+fn bring_home(client: &mut Client, custody: &mut Custody) -> Result<(), Sick> {
     let id = client.id;
     let Some(link) = &mut client.link else {
         return Ok(());
@@ -205,7 +213,7 @@ fn bring_home(client: &mut Client, custody: &mut Custody, served: &mut Served) -
                 Err(misuse) => misuses.push(misuse),
             });
             lane.note_freed(&nr_freed);
-            served.nr_home += nr_settled.map_err(|why| Sick { lane: at, why })?;
+            nr_settled.map_err(|why| Sick { lane: at, why })?;
         }
         Ok(())
     };
@@ -214,7 +222,7 @@ fn bring_home(client: &mut Client, custody: &mut Custody, served: &mut Served) -
         let (settled, health) = map.load(map_cursor, MAP_BUDGET_WORDS).settled_by(settle);
         for pfn in settled.heads() {
             match custody.take_head_home(id, pfn) {
-                Ok(_) => served.nr_home += 1,
+                Ok(_) => {}
                 // Home already: its word came by a ring, or it was recalled.
                 Err(Misuse::NotLent { .. }) => {}
                 Err(misuse) => misuses.push(misuse),
@@ -232,14 +240,10 @@ fn bring_home(client: &mut Client, custody: &mut Custody, served: &mut Served) -
 }
 
 /// Takes what can be taken from the client's closed lanes.
-pub(crate) fn take_closed(
-    client: &mut Client,
-    custody: &mut Custody,
-    now: Now,
-) -> Result<u64, Sick> {
+fn take_closed(client: &mut Client, custody: &mut Custody, now: Now) -> Result<(), Sick> {
     let id = client.id;
     let Some(link) = &mut client.link else {
-        return Ok(0);
+        return Ok(());
     };
     let mut claims: Vec<RawPage> = Vec::new();
     let mut health = Ok(());
@@ -252,14 +256,12 @@ pub(crate) fn take_closed(
             break;
         }
     }
-    let mut nr_pages = 0;
     for claim in claims {
-        match custody.take_home(id, claim) {
-            Ok(taken) => nr_pages += u64::from(taken.order.nr_pages()),
-            Err(misuse) => client.note_misuse(misuse),
+        if let Err(misuse) = custody.take_home(id, claim) {
+            client.note_misuse(misuse);
         }
     }
-    health.map(|()| nr_pages)
+    health
 }
 
 fn refill(
