@@ -153,19 +153,56 @@ impl Buddy {
         Some(self.take_in_open(pool, block, order))
     }
 
-    /// Takes one block out of an opened pageblock that has a free run for it.
+    /// Takes the best block out of an opened pageblock that has a free run for it.
     pub fn take_in_open(&mut self, pool: PoolIndex, block: u32, order: u32) -> u32 {
         let row = self.row(block);
         let shape = self.shape;
         let words = Self::words(&mut self.bits, shape, block);
-        let largest = row.largest();
         let (off, cut_from) = if row.nr_free() == shape.block_pages {
             (0, shape.pageblock_order)
         } else {
-            bits::best_fit(words, order, largest).expect("the index says there is a free run")
+            bits::best_fit(words, order, row.largest()).expect("the index says there is a free run")
         };
+        self.take_at(pool, block, off, order, cut_from);
+        shape.join(block, off)
+    }
+
+    /// Takes exactly this block, if all of it is free; isolated blocks are out of reach.
+    pub fn take_exact(&mut self, pfn: u32, order: u32) -> bool {
+        let shape = self.shape;
+        let (block, off) = shape.split(pfn);
+        if order >= shape.pageblock_order {
+            let blocks = block..block + (1 << (order - shape.pageblock_order));
+            let is_whole = |row: Row| row.nr_free() == shape.block_pages && !row.is_isolated();
+            let all_free = blocks.clone().all(|block| is_whole(self.row(block)));
+            if all_free {
+                blocks.for_each(|block| self.take_whole(block));
+            }
+            return all_free;
+        }
+        let row = self.row(block);
+        let is_free = match self.block_bits(block) {
+            Some(words) => bits::is_free_run(words, off, order),
+            None => row.nr_free() != 0,
+        };
+        if !is_free || row.is_isolated() {
+            return false;
+        }
+        self.open_block(block);
+        let words = Self::words(&mut self.bits, shape, block);
+        let cut_from = bits::merged_order(words, off, order, shape.pageblock_order);
+        self.take_at(row.pool(), block, off, order, cut_from);
+        true
+    }
+
+    /// Takes a free run of an opened pageblock that is part of a free run of `cut_from`.
+    fn take_at(&mut self, pool: PoolIndex, block: u32, off: u32, order: u32, cut_from: u32) {
+        let row = self.row(block);
+        let shape = self.shape;
+        let words = Self::words(&mut self.bits, shape, block);
         bits::take_run(words, off, order);
         let nr_free = row.nr_free() - (1 << order);
+        let largest = row.largest();
         let left = if cut_from < largest {
             Some(largest)
         } else {
@@ -174,7 +211,6 @@ impl Buddy {
         self.pools[pool].nr_free -= 1 << order;
         self.count_run(pool, order, cut_from.min(shape.pageblock_order - 1), -1);
         self.refile(pool, block, row, row.with_free(nr_free, left.unwrap_or(0)));
-        shape.join(block, off)
     }
 
     /// Frees one block; it merges with its free buddies.

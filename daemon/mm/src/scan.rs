@@ -40,7 +40,10 @@ impl Zone {
     }
 
     /// The managed pageblocks of a section, ascending.
-    pub fn pageblocks(&self, section: SectionId) -> impl Iterator<Item = PageblockInfo> + '_ {
+    pub fn pageblocks(
+        &self,
+        section: SectionId,
+    ) -> impl DoubleEndedIterator<Item = PageblockInfo> + '_ {
         let blocks = self
             .section_index(section)
             .map_or(0..0, |at| self.section_blocks(at));
@@ -114,6 +117,33 @@ impl Zone {
         let base = self.config.start.get();
         self.buddy
             .take_from_block(block, u32::from(order.get()), nr, base, out)
+    }
+
+    /// Takes exactly this block, if all of it is free and none of it is isolated: for a
+    /// place chosen beforehand, and for what a restarted daemon finds in use.
+    ///
+    /// # Panics
+    /// If no block of that order can start there.
+    pub fn take_exact(&mut self, pfn: Pfn, order: Order) -> bool {
+        assert!(pfn.is_aligned(order) && order <= self.geometry.max_order());
+        match self.offset_of(pfn) {
+            Some(offset) => self.buddy.take_exact(offset, u32::from(order.get())),
+            None => false,
+        }
+    }
+
+    /// Gives a managed pageblock to the requests of a type, with all that is free in it.
+    /// A wholly free one takes a wholly free buddy along. False if it is not managed.
+    pub fn set_pageblock_type(&mut self, pfn: Pfn, mt: Migratetype) -> bool {
+        let Some(offset) = self.offset_of(pfn) else {
+            return false;
+        };
+        let (block, _) = self.buddy.shape.split(offset);
+        let row = self.buddy.row(block);
+        if row.is_managed() {
+            self.buddy.move_block(block, row.with_migratetype(mt));
+        }
+        row.is_managed()
     }
 
     /// Marks a pageblock as not worth scanning, or as worth it again.
@@ -230,6 +260,37 @@ mod tests {
         assert_eq!(
             zone.take_from_pageblock(Pfn::new(256), Order::ZERO, 1, &mut out),
             0
+        );
+    }
+
+    #[test]
+    fn an_exact_block_is_taken_or_nothing_is() {
+        let mut zone = zone();
+        bring_online(&mut zone, 1);
+        assert!(zone.take_exact(Pfn::new(384), order(6)));
+        assert!(!zone.take_exact(Pfn::new(384), order(6)));
+        assert!(zone.take_exact(Pfn::new(300), order(2)));
+        assert!(
+            !zone.take_exact(Pfn::new(296), order(3)),
+            "half of it is taken"
+        );
+        assert!(!zone.take_exact(Pfn::new(256), order(6)));
+        assert!(zone.take_exact(Pfn::new(256), order(5)));
+        assert!(!zone.take_exact(Pfn::new(700), order(0)), "not managed");
+        zone.verify().unwrap();
+        assert_eq!(zone.counts().lent, 64 + 4 + 32);
+        let types = |zone: &Zone| zone.pagetypeinfo().rows.map(|row| row.nr_pageblocks);
+        assert!(zone.set_pageblock_type(Pfn::new(300), Migratetype::Reclaimable));
+        assert_eq!(types(&zone), [0, 7, 1, 0]);
+        assert!(!zone.set_pageblock_type(Pfn::new(700), Migratetype::Movable));
+        zone.verify().unwrap();
+        zone.free(Pfn::new(300), order(2));
+        zone.free(Pfn::new(256), order(5));
+        zone.verify().unwrap();
+        assert_eq!(
+            types(&zone),
+            [0, 8, 0, 0],
+            "merged with the block freed last"
         );
     }
 

@@ -99,6 +99,15 @@ impl Buddy {
         start << base
     }
 
+    /// Takes a pageblock that is wholly free.
+    pub fn take_whole(&mut self, block: u32) {
+        let row = self.row(block);
+        let order = self.whole_order(row.pool(), block);
+        self.detach_whole(row.pool(), block, order);
+        self.pools[row.pool()].nr_free -= u64::from(row.nr_free());
+        self.set_row(block, row.with_free(0, 0));
+    }
+
     /// Frees a whole pageblock of which nothing was free.
     pub fn free_whole(&mut self, block: u32) {
         let row = self.row(block);

@@ -36,6 +36,8 @@ fn op(nr: u16) -> impl Strategy<Value = Op> {
             .prop_map(|(order, mt, nr)| Op::Bulk { order, mt, nr }),
         1 => (any_page, 0..7u8, 0..nr)
             .prop_map(|(pfn, order, nr)| Op::TakeFrom { pfn, order, nr }),
+        2 => (any_page, 0..11u8).prop_map(|(pfn, order)| Op::TakeExact { pfn, order }),
+        1 => (any_page, 0..3usize).prop_map(|(pfn, mt)| Op::SetType { pfn, mt }),
         6 => any_page.prop_map(|which| Op::Free { which }),
         6 => (any_page, 0..nr, any::<bool>())
             .prop_map(|(from, nr, by_address)| Op::FreeMany { from, nr, by_address }),
