@@ -26,6 +26,7 @@ mod hotplug;
 mod lists;
 mod migratetype;
 mod num;
+mod online;
 mod order;
 mod pageblock;
 mod pcp;
@@ -45,8 +46,8 @@ mod zone;
 pub use alloc::{AllocFlags, Mark};
 pub use contiguity::{ContiguityMode, ContiguityReport};
 pub use geometry::{Geometry, GeometryError};
-pub use hotplug::{OnlineOrder, Onlined};
 pub use migratetype::Migratetype;
+pub use online::{OnlineOrder, Onlined};
 pub use order::Order;
 pub use pfn::{Pfn, PfnRange};
 pub use report::{
