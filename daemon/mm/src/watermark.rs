@@ -112,15 +112,34 @@ mod tests {
     }
 
     #[test]
-    fn marks_of_a_known_machine() {
-        // Public zoneinfo of a 16 GiB machine with min_free_kbytes 67584: DMA32 and
-        // Normal share 16896 pages by size.
-        let min_free = 67_584 / 4;
-        let total = 3_956 + 742_806 + 1_268_711;
-        let marks = Watermarks::compute(ZoneKind::Normal, 1_268_711, total, min_free);
-        assert_eq!(marks.min, 16_896 * 1_268_711 / total);
-        assert_eq!(marks.low - marks.min, marks.min / 4);
-        assert_eq!(marks.high - marks.low, marks.low - marks.min);
+    fn marks_of_a_real_machine() {
+        // A public zoneinfo of two nodes that keeps 2464 pages (managed; min, low, high).
+        // Its kernel still shared min out to movable zones, as to any other.
+        let zones = [
+            (3_977, [5, 8, 11]),
+            (758_116, [1_129, 1_887, 2_645]),
+            (503_620, [750, 1_253, 1_756]),
+            (131_072, [195, 326, 457]),
+            (257_744, [383, 640, 897]),
+        ];
+        let total = zones.iter().map(|(managed, _)| managed).sum();
+        for (managed, expected) in zones {
+            let marks = Watermarks::compute(ZoneKind::Normal, managed, total, 2_464);
+            assert_eq!([marks.min, marks.low, marks.high], expected);
+        }
+    }
+
+    #[test]
+    fn lists_of_real_machines() {
+        // Public zoneinfos: low mark, processors, managed; high and batch of a list.
+        for (low, cpus, managed, high, batch) in [
+            (52, 4, 3_840, 13, 1),
+            (6_886, 4, 503_771, 1_721, 63),
+            (7_057, 4, 507_637, 1_764, 63),
+        ] {
+            assert_eq!(pcp_batch(managed, 4096), batch);
+            assert_eq!(pcp_high(low / cpus, batch), high);
+        }
     }
 
     #[test]
