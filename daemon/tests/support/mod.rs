@@ -9,6 +9,7 @@
 
 pub mod grpc;
 pub mod raw;
+pub mod victim;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
