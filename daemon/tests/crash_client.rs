@@ -1,7 +1,8 @@
 //! Clients that are killed and stopped while they work: every page comes home, nobody else notices.
 //!
-//! Seen to fail: the sweep at burial left out (pages stay lent); the pidfd not watched (clients
-//! stay in the list); a page lent again at the hang-up instead of the death (a foreign stamp).
+//! Seen to fail: the sweep at burial left out; the pidfd not watched (clients stay in the list); the
+//! recall of an offline left out (unused pages keep a section); a sweep that takes every seventh
+//! page of others too (foreign stamps in the pages of the busy).
 
 #![allow(
     clippy::unwrap_used,
