@@ -1,2 +1,14 @@
-//! Placeholder.
-fn main() {}
+//! The `hotplug-sim` binary: a verb, its function, an exit status.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use hotplug_sim::flags::{Command, Flags};
+
+fn main() -> ExitCode {
+    match Flags::parse().command {
+        Command::Import(args) => hotplug_sim::import::command::run(&args),
+    }
+}

@@ -1,0 +1,43 @@
+//! What can be typed after `hotplug-sim`. Parsing does nothing but parse.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::import::format::Format;
+
+/// Memory hotplug of real and imagined machines: imported, simulated, replayed.
+#[derive(Debug, Parser)]
+#[command(name = "hotplug-sim", version, max_term_width = 100)]
+pub struct Flags {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Read dumps, logs, traces and configurations of a machine.
+    Import(ImportArgs),
+}
+
+/// `import`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 understood, 1 nothing understood, 2 usage, 64 partly understood."
+)]
+pub struct ImportArgs {
+    /// Files of one machine, in any order; `-` is standard input.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Print JSON instead of tables.
+    #[arg(short = 'J', long)]
+    pub json: bool,
+    /// Take the files for this kind of text instead of finding out.
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<Format>,
+    /// Write a machine description (TOML) that can be edited and simulated.
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+}

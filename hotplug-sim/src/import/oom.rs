@@ -1,0 +1,583 @@
+//! Out-of-memory reports and `Mem-Info`, from 2.6 to now.
+//!
+//! A report shows each zone twice: a `free:` line in kB and, further down, its free lists
+//! (which [`oom_list`](super::oom_list) reads). Around them stand per-CPU lists, sums in
+//! pages, a table of tasks and the kill. A console that cuts its lines leaves the last
+//! word of a line without its unit; such a line is kept up to there and said to be cut.
+
+use super::draft::{Amount, Aspect, Draft};
+use super::event::{Event, EventKind};
+use super::format::Format;
+use super::line::Line;
+use super::oom_list::{self, zone_and_rest};
+use super::outcome::Outcome;
+use super::text::{self, Counter, has, strip, words};
+
+/// Which zone the next `lowmem_reserve[]:` and the next CPU's list belong to.
+#[derive(Clone, Debug, Default)]
+pub struct Oom {
+    zone: Option<(u32, String)>,
+    pcp_zone: Option<(u32, String)>,
+    /// The process that the report killed last, and when.
+    killed: Option<u32>,
+    /// In the table of tasks, of slabs or of allocation sites.
+    table: bool,
+}
+
+impl Oom {
+    /// Reads a line.
+    pub fn line(&mut self, line: &Line<'_>, draft: &mut Draft) -> Outcome {
+        let body = line.body();
+        if let Some((node, name, rest)) = zone_and_rest(body) {
+            if rest.starts_with(b"free:") {
+                return self.zone_line(node, name, rest, line, draft);
+            }
+            if let Some(list) = strip(rest, ":") {
+                let outcome = oom_list::list(node, name, list, line, draft);
+                if outcome != Outcome::No {
+                    return outcome;
+                }
+            }
+            if strip(rest, "per-cpu:").is_some() {
+                if draft
+                    .zones
+                    .find(node, name)
+                    .is_some_and(|zone| zone.seen & (Aspect::Report as u8) != 0)
+                {
+                    draft.zones.next_snapshot();
+                }
+                self.pcp_zone = Some((node, name.to_string()));
+                return Outcome::Empty;
+            }
+        }
+        if let Some(rest) =
+            strip(body, "lowmem_reserve[]:").or_else(|| strip(body, "protections[]:"))
+        {
+            return self.protection(rest, line, draft);
+        }
+        if let Some(outcome) = self.cpu_list(body, line, draft) {
+            return outcome;
+        }
+        if let Some(outcome) = totals(body, line, draft) {
+            return outcome;
+        }
+        if let Some(outcome) = self.kill(body, line, draft) {
+            return outcome;
+        }
+        if let Some(failure) = AllocFailure::read(body) {
+            if failure.is_open(body) && line.wraps {
+                return Outcome::More;
+            }
+            draft.events.push(failure.event(line));
+            draft.met(Format::Oom);
+            return Outcome::Yes;
+        }
+        self.rest_of_report(body, line, draft)
+    }
+
+    /// `Node 0 DMA free:11556kB min:36kB low:48kB …`
+    fn zone_line(
+        &mut self,
+        node: u32,
+        name: &str,
+        rest: &[u8],
+        line: &Line<'_>,
+        draft: &mut Draft,
+    ) -> Outcome {
+        let all: Vec<&[u8]> = words(rest).collect();
+        let ended = all.last().is_some_and(|last| is_sound(last));
+        // The last word has been one of these since there are such lines.
+        let whole = all
+            .last()
+            .is_some_and(|last| matches!(*last, b"yes" | b"no") || last.starts_with(b"free_cma:"));
+        if line.wraps && !(ended && whole) {
+            return Outcome::More;
+        }
+        draft.met(Format::Oom);
+        draft.zones.show(node, name, Aspect::Report, line.number);
+        self.zone = Some((node, name.to_string()));
+        for (at, word) in all.iter().enumerate() {
+            let last = at + 1 == all.len();
+            // A value with its unit is whole, wherever the line ends.
+            let open = last && line.cut && word.last().is_some_and(u8::is_ascii_digit);
+            let Some((key, value)) = pair(word).filter(|_| !open) else {
+                if last {
+                    draft.cut(
+                        line.number,
+                        format!(
+                            "the line of zone {name} of node {node} ends in {}",
+                            text::lossy(word)
+                        ),
+                    );
+                } else {
+                    draft.warn(
+                        line.number,
+                        format!(
+                            "zone {name} of node {node}: not understood: {}",
+                            text::lossy(word)
+                        ),
+                    );
+                }
+                continue;
+            };
+            let Some(counter) = value else { continue };
+            let kept = matches!(
+                key,
+                b"free"
+                    | b"min"
+                    | b"low"
+                    | b"high"
+                    | b"boost"
+                    | b"present"
+                    | b"managed"
+                    | b"free_cma"
+                    | b"reserved_highatomic"
+                    | b"free_pcp"
+            );
+            if kept || counter.wrapped {
+                let value = draft.value(
+                    line.number,
+                    &format!("{} of zone {name} of node {node}", text::lossy(key)),
+                    counter,
+                );
+                self.keep(key, value, node, name, line, draft);
+            }
+        }
+        Outcome::Yes
+    }
+
+    fn keep(
+        &self,
+        key: &[u8],
+        kib: i64,
+        node: u32,
+        name: &str,
+        line: &Line<'_>,
+        draft: &mut Draft,
+    ) {
+        let zone = draft.zones.zone(node, name, line.number);
+        let amount = Some(Amount::Kib(kib));
+        let mut odd = None;
+        match key {
+            b"free" => zone.free = amount,
+            b"min" => zone.min = amount,
+            b"low" => zone.low = amount,
+            b"high" => zone.high = amount,
+            b"boost" => zone.boost = amount,
+            b"present" => zone.present = amount,
+            b"managed" => {
+                zone.managed = amount;
+                odd = zone
+                    .present
+                    .filter(|present| kib > present.number())
+                    .map(|_| "managed is above present");
+            }
+            b"reserved_highatomic" => zone.reserved_highatomic = amount,
+            b"free_pcp" => zone.pcp_kib = Some(kib),
+            b"free_cma" => {
+                zone.free_cma = amount;
+                odd = zone
+                    .free
+                    .filter(|free| kib > free.number())
+                    .map(|_| "free_cma is above free");
+            }
+            _ => {}
+        }
+        if let Some(odd) = odd {
+            draft.warn(line.number, format!("zone {name} of node {node}: {odd}"));
+        }
+    }
+
+    fn protection(&mut self, rest: &[u8], line: &Line<'_>, draft: &mut Draft) -> Outcome {
+        // Without its zone it is still a line of its own.
+        let Some((node, name)) = self.zone.clone() else {
+            return Outcome::Yes;
+        };
+        let all: Vec<&[u8]> = words(rest).collect();
+        let mut values = Vec::with_capacity(all.len());
+        for (at, word) in all.iter().enumerate() {
+            match text::counter(word).filter(|_| !(line.cut && at + 1 == all.len())) {
+                Some(counter) => values.push(draft.value(
+                    line.number,
+                    &format!("protection of zone {name} of node {node}"),
+                    counter,
+                )),
+                None => {
+                    draft.cut(
+                        line.number,
+                        format!(
+                            "the protection of zone {name} of node {node} ends in {}",
+                            text::lossy(word)
+                        ),
+                    );
+                    return Outcome::Empty;
+                }
+            }
+        }
+        draft.zones.zone(node, &name, line.number).protection = Some(values);
+        Outcome::Yes
+    }
+
+    /// `CPU    0: hi:  186, btch:  31 usd:  52`, with a hot and a cold list before 2.6.25; `cpu 0 hot: low 2, …` before that.
+    fn cpu_list(&mut self, body: &[u8], line: &Line<'_>, draft: &mut Draft) -> Option<Outcome> {
+        if let Some(rest) = strip(body, "cpu ") {
+            return (has(rest, " hot:") || has(rest, " cold:")).then_some(Outcome::Empty);
+        }
+        let rest = strip(body, "CPU")?;
+        let (_, rest) = text::take_dec(rest.trim_ascii_start())?;
+        let mut rest = strip(rest, ":").filter(|rest| has(rest, "usd:"))?;
+        let (node, name) = self.pcp_zone.clone()?;
+        while let Some(tail) = text::after(rest, "usd:") {
+            let (counter, tail) = text::take_counter(tail.trim_ascii_start())?;
+            let zone = draft.zones.zone(node, &name, line.number);
+            zone.pcp_count = Some(zone.pcp_count.unwrap_or(0).saturating_add(counter.value));
+            rest = tail;
+        }
+        Some(Outcome::Yes)
+    }
+
+    /// A kill is announced, counted and done in up to three lines: that is one event.
+    fn kill(&mut self, body: &[u8], line: &Line<'_>, draft: &mut Draft) -> Option<Outcome> {
+        let (pid, task) = if let Some(rest) = strip(body, "oom-kill:") {
+            let pid = text::number_after(rest, ",pid=")?;
+            let task = text::after(rest, ",task=")?;
+            let end = text::find(task, ",pid=").unwrap_or(task.len());
+            (pid, &task[..end])
+        } else {
+            let rest = ["Killed process ", "Kill process ", "killed process "]
+                .iter()
+                .find_map(|verb| text::after(body, verb))?;
+            let (pid, rest) = text::take_dec(rest)?;
+            let name = text::after(rest, "(").unwrap_or(b"");
+            let end = text::find(name, ")").unwrap_or(0);
+            (pid, &name[..end])
+        };
+        let pid = u32::try_from(pid).ok()?;
+        if self.killed.replace(pid) != Some(pid) {
+            let task = text::lossy(task);
+            let mut event = Event::new(EventKind::OomKill, line.number);
+            event.time = line.time;
+            event.pid = Some(pid);
+            event.task = (!task.is_empty()).then_some(task.as_str());
+            draft.events.push(event);
+        }
+        draft.met(Format::Oom);
+        Some(Outcome::Yes)
+    }
+
+    /// Lines of a report that the model has no place for.
+    fn rest_of_report(&mut self, body: &[u8], line: &Line<'_>, draft: &mut Draft) -> Outcome {
+        if has(body, " invoked oom-killer: ") {
+            // A new report: the same process may be killed again under a recycled number.
+            self.killed = None;
+            self.table = false;
+            return Outcome::Empty;
+        }
+        if body.starts_with(b"Mem-Info:") || body.starts_with(b"Mem-info:") {
+            self.table = false;
+            return Outcome::Empty;
+        }
+        if TABLES.iter().any(|head| body.starts_with(head.as_bytes()))
+            || (has(body, " uid ") && has(body, "total_vm"))
+        {
+            self.table = true;
+            return Outcome::Empty;
+        }
+        if HEADS.iter().any(|head| body.starts_with(head.as_bytes()))
+            || has(body, "hugepages_total=")
+            || has(body, ": slabs: ")
+            || has(body, "oom_reaper: reaped process")
+        {
+            return Outcome::Empty;
+        }
+        if self.table && is_table_row(body) {
+            return Outcome::Empty;
+        }
+        self.node_or_global(body, line, draft)
+    }
+
+    /// `Node 0 active_anon:12484kB …` and the sums before it, which carry pages without a unit.
+    fn node_or_global(&mut self, body: &[u8], line: &Line<'_>, draft: &mut Draft) -> Outcome {
+        let mut all: Vec<&[u8]> = words(body).collect();
+        if all.len() > 2 && all[0] == b"Node" && text::small(all[1]).is_some() {
+            all.drain(..2);
+        }
+        let known = all.first().is_some_and(|word| {
+            FIRSTS
+                .iter()
+                .any(|first| word.starts_with(first.as_bytes()))
+        });
+        if !known {
+            return Outcome::No;
+        }
+        let (mut free, mut odd) = (None, None);
+        for (at, word) in all.iter().enumerate() {
+            if is_sound(word) && !(line.cut && at + 1 == all.len()) {
+                match pair(word) {
+                    Some((b"free", Some(counter))) if !word.ends_with(b"B") => {
+                        free = Some(draft.value(line.number, "free", counter));
+                        draft.totals.free = free;
+                    }
+                    Some((b"free_cma", Some(counter))) if free.is_some() => {
+                        draft.totals.free_cma = Some(counter.value);
+                        odd = free.filter(|free| counter.value > *free);
+                    }
+                    Some((key, Some(counter))) if counter.wrapped => {
+                        draft.value(line.number, &text::lossy(key), counter);
+                    }
+                    _ => {}
+                }
+            } else if at + 1 == all.len() {
+                if line.wraps {
+                    return Outcome::More;
+                }
+                draft.cut(
+                    line.number,
+                    format!("the line ends in {}", text::lossy(word)),
+                );
+            } else {
+                draft.warn(
+                    line.number,
+                    format!("not understood: {}", text::lossy(word)),
+                );
+            }
+        }
+        if let Some(free) = odd {
+            draft.warn(
+                line.number,
+                format!("free_cma is above the {free} free pages"),
+            );
+        }
+        if free.is_some() {
+            draft.met(Format::Oom);
+            return Outcome::Yes;
+        }
+        Outcome::Empty
+    }
+}
+
+/// What a page allocation that failed says of itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AllocFailure {
+    task: Option<String>,
+    what: &'static str,
+    /// The order that was asked for.
+    pub order: Option<u32>,
+    gfp: Option<String>,
+}
+
+impl AllocFailure {
+    /// `kworker/0:1: page allocation failure: order:9, mode:0x4cc0(GFP_KERNEL|…), nodemask=…`
+    pub fn read(body: &[u8]) -> Option<AllocFailure> {
+        let what = [
+            "vmemmap alloc failure",
+            "page allocation failure",
+            "page allocation stalls",
+            "warn_alloc",
+        ]
+        .into_iter()
+        .find(|what| has(body, what))?;
+        let at = text::find(body, what)?;
+        let task = body[..at].trim_ascii_end();
+        let task = task.strip_suffix(b":").unwrap_or(task);
+        let rest = &body[at..];
+        let order = text::number_after(rest, "order:").and_then(|order| u32::try_from(order).ok());
+        let mode = text::after(rest, "mode:").map(|mode| {
+            &mode[..mode
+                .iter()
+                .position(|byte| *byte == b' ')
+                .unwrap_or(mode.len())]
+        });
+        let gfp = mode.map(|mode| {
+            let mode = mode.strip_suffix(b",").unwrap_or(mode);
+            match (text::find(mode, "("), mode.strip_suffix(b")")) {
+                (Some(open), Some(inside)) => text::lossy(&inside[open + 1..]),
+                _ => text::lossy(mode),
+            }
+        });
+        Some(AllocFailure {
+            task: (!task.is_empty()).then(|| text::lossy(task)),
+            what,
+            order,
+            gfp,
+        })
+    }
+
+    /// Whether its line goes on: it lacks its flags, or ends in a comma.
+    pub fn is_open(&self, body: &[u8]) -> bool {
+        self.order.is_none() || self.gfp.is_none() || body.trim_ascii_end().ends_with(b",")
+    }
+
+    /// The event that it is.
+    pub fn event(&self, line: &Line<'_>) -> Event<'_> {
+        let mut event = Event::new(EventKind::AllocFailed, line.number);
+        event.time = line.time;
+        event.order = self.order;
+        event.task = self.task.as_deref();
+        event.gfp = self.gfp.as_deref().filter(|gfp| !gfp.is_empty());
+        event.more.reason = Some(self.what);
+        event
+    }
+}
+
+/// `key:12kB`, `key:12` or `all_unreclaimable?` and its answer: whether the word stops where it should.
+fn is_sound(word: &[u8]) -> bool {
+    pair(word).is_some()
+}
+
+/// Key and value of a word. A value without its whole unit is none.
+fn pair(word: &[u8]) -> Option<(&[u8], Option<Counter>)> {
+    if matches!(
+        word,
+        b"all_unreclaimable?" | b"yes" | b"no" | b"..." | b"[...]"
+    ) {
+        return Some((word, None));
+    }
+    let colon = word.iter().position(|byte| *byte == b':')?;
+    let (counter, unit) = text::take_counter(&word[colon + 1..])?;
+    matches!(unit, b"" | b"kB" | b"KB" | b"kb").then_some((&word[..colon], Some(counter)))
+}
+
+/// `1048445 pages RAM` and its kin.
+fn totals(body: &[u8], line: &Line<'_>, draft: &mut Draft) -> Option<Outcome> {
+    let (counter, rest) = text::take_counter(body)?;
+    let rest = rest.trim_ascii_start();
+    let field = match rest {
+        b"pages RAM" | b"pages of RAM" => &mut draft.totals.present,
+        b"pages reserved" | b"reserved pages" => &mut draft.totals.reserved,
+        b"pages HighMem/MovableOnly" | b"pages HighMem" | b"pages of HIGHMEM" => {
+            &mut draft.totals.highmem
+        }
+        b"pages cma reserved" => &mut draft.totals.cma_reserved,
+        b"pages hwpoisoned"
+        | b"pages shared"
+        | b"pages non-shared"
+        | b"pages swap cached"
+        | b"pages in swap cache"
+        | b"total pagecache pages"
+        | b"free pages"
+        | b"slab pages"
+        | b"pages in pagetable cache"
+        | b"pages slab"
+        | b"hwpoisoned pages" => return Some(Outcome::Empty),
+        _ => return None,
+    };
+    *field = Some(counter.value);
+    draft.value(line.number, &text::lossy(rest), counter);
+    draft.met(Format::Oom);
+    Some(Outcome::Yes)
+}
+
+/// First words of the sums and of the node lines, over the years.
+const FIRSTS: [&str; 16] = [
+    "active_anon:",
+    "Active:",
+    "active_file:",
+    "inactive_anon:",
+    "inactive_file:",
+    "unevictable:",
+    "slab_reclaimable:",
+    "mapped:",
+    "free:",
+    "sec_pagetables:",
+    "kernel_misc_reclaimable:",
+    "unaccepted:",
+    "dirty:",
+    "slab:",
+    "isolated(anon):",
+    "pagetables:",
+];
+
+/// Heads of tables whose rows follow.
+const TABLES: [&str; 4] = [
+    "Tasks state",
+    "Unreclaimable slab info",
+    "Memory allocations:",
+    "[ pid ]",
+];
+
+/// Heads of lines that say nothing about zones.
+const HEADS: [&str; 23] = [
+    "Swap cache stats:",
+    "Free swap",
+    "Total swap",
+    "Free pages:",
+    "SLUB: Unable to allocate",
+    "cache: ",
+    "Out of memory and no killable",
+    "Kernel panic - not syncing: Out of memory",
+    "oom_reaper:",
+    "Memory cgroup stats",
+    "Memory cgroup out of memory",
+    "memory: usage",
+    "swap: usage",
+    "memory+swap: usage",
+    "kmem: usage",
+    "Cpuset ",
+    "cpuset=",
+    "Mem abort",
+    "warn_alloc_show_mem",
+    "DMA: empty",
+    "HighMem: empty",
+    "SysRq :",
+    "sysrq: Show Memory",
+];
+
+/// A row of the tables of tasks (`[  456]     0   456 …`), slabs (`kmalloc-8  1KB  2KB`) or allocation sites.
+fn is_table_row(body: &[u8]) -> bool {
+    if body.starts_with(b"Name ") || has(body, " func:") {
+        return true;
+    }
+    if body.starts_with(b"[") {
+        return text::after(body, "]")
+            .is_some_and(|rest| words(rest).take(3).all(|word| text::dec(word).is_some()));
+    }
+    let mut all = words(body).skip(1);
+    let sizes = all
+        .by_ref()
+        .take(2)
+        .filter(|word| word.ends_with(b"KB") && text::take_dec(word).is_some())
+        .count();
+    sizes == 2 && all.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_allocation_says_its_order_and_flags() {
+        let failure = AllocFailure::read(b"kworker/0:1: page allocation failure: order:9, mode:0x4cc0(GFP_KERNEL|__GFP_RETRY_MAYFAIL), nodemask=(null)").unwrap();
+        assert_eq!(
+            (
+                failure.task.as_deref(),
+                failure.order,
+                failure.gfp.as_deref()
+            ),
+            (
+                Some("kworker/0:1"),
+                Some(9),
+                Some("GFP_KERNEL|__GFP_RETRY_MAYFAIL")
+            )
+        );
+        let old =
+            AllocFailure::read(b"swapper: page allocation failure. order:3, mode:0x20").unwrap();
+        assert_eq!((old.order, old.gfp.as_deref()), (Some(3), Some("0x20")));
+    }
+
+    #[test]
+    fn a_word_without_its_unit_is_not_sound() {
+        for word in [
+            "active_anon:0kB",
+            "reserved_highatomic:0KB",
+            "pages_scanned:3934",
+            "yes",
+            "isolated(anon):0kB",
+        ] {
+            assert!(is_sound(word.as_bytes()), "{word}");
+        }
+        for word in ["active_anon:0B", "inactivB", "reB", "iss", "active_anon:"] {
+            assert!(!is_sound(word.as_bytes()), "{word}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What stands before an event: `  kworker/0:1-33 (33) [006] d..1   889.213383: `.
+//!
+//! ftrace writes task, pid, CPU, flags and time; trace-cmd leaves the flags out; perf writes
+//! `task pid[/tid] [cpu] time: `; a function graph has only ` 24)` or a time before it.
+
+use super::text::{small, take_seconds};
+
+/// What a prefix says. `None` is not said.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Prefix<'a> {
+    /// The name of the task, which may hold blanks and hyphens.
+    pub task: Option<&'a str>,
+    /// Its thread.
+    pub pid: Option<u32>,
+    /// The CPU.
+    pub cpu: Option<u32>,
+    /// Seconds since boot.
+    pub time: Option<f64>,
+}
+
+impl<'a> Prefix<'a> {
+    /// Reads what stands before the name of an event.
+    pub fn read(before: &'a [u8]) -> Prefix<'a> {
+        let mut prefix = Prefix {
+            time: time(before),
+            ..Prefix::default()
+        };
+        match cpu_bracket(before) {
+            Some((open, cpu)) => {
+                prefix.cpu = Some(cpu);
+                prefix.task_and_pid(before[..open].trim_ascii());
+            }
+            None => {
+                // ` 24)               |  /* `
+                let inner = before.trim_ascii_start();
+                let digits = inner
+                    .iter()
+                    .take_while(|byte| byte.is_ascii_digit())
+                    .count();
+                if inner.get(digits) == Some(&b')') {
+                    prefix.cpu = small(&inner[..digits]);
+                }
+            }
+        }
+        prefix
+    }
+
+    /// `kworker/0:1-33`, `bash-1234  ( 1234)`, or `bash 1234/1235` of perf.
+    fn task_and_pid(&mut self, who: &'a [u8]) {
+        let who = match who
+            .strip_suffix(b")")
+            .and_then(|inner| inner.iter().rposition(|byte| *byte == b'('))
+        {
+            Some(open)
+                if who[open..]
+                    .iter()
+                    .all(|byte| b"()- ".contains(byte) || byte.is_ascii_digit()) =>
+            {
+                who[..open].trim_ascii_end()
+            }
+            _ => who,
+        };
+        let digits = who
+            .iter()
+            .rev()
+            .take_while(|byte| byte.is_ascii_digit())
+            .count();
+        let Some(at) = who.len().checked_sub(digits).filter(|_| digits > 0) else {
+            return;
+        };
+        let (mut head, number) = who.split_at(at);
+        match head.last() {
+            // The second number of perf is the thread.
+            Some(b'/') => {
+                let main = &head[..head.len() - 1];
+                let digits = main
+                    .iter()
+                    .rev()
+                    .take_while(|byte| byte.is_ascii_digit())
+                    .count();
+                head = &main[..main.len() - digits];
+            }
+            Some(b'-') => head = &head[..head.len() - 1],
+            Some(b' ' | b'\t') => {}
+            _ => return,
+        }
+        self.pid = small(number);
+        let task = head.trim_ascii();
+        self.task = std::str::from_utf8(task)
+            .ok()
+            .filter(|task| !task.is_empty() && *task != "<...>" && *task != ":");
+    }
+}
+
+/// Where ` [006]` opens, and the number in it. Brackets in task names hold no bare number.
+fn cpu_bracket(before: &[u8]) -> Option<(usize, u32)> {
+    let mut end = before.len();
+    while let Some(open) = memchr::memrchr(b'[', &before[..end]) {
+        let inside = &before[open + 1..];
+        let digits = inside
+            .iter()
+            .take_while(|byte| byte.is_ascii_digit())
+            .count();
+        if digits > 0 && inside.get(digits) == Some(&b']') {
+            return Some((open, small(&inside[..digits])?));
+        }
+        end = open;
+    }
+    None
+}
+
+/// The time, which stands before the colon before the event (and before the name of its system).
+fn time(before: &[u8]) -> Option<f64> {
+    let mut rest = before.trim_ascii_end();
+    for _ in 0..2 {
+        rest = rest.strip_suffix(b":")?.trim_ascii_end();
+        let start = rest
+            .iter()
+            .rposition(|byte| !byte.is_ascii_digit() && *byte != b'.')
+            .map_or(0, |at| at + 1);
+        if let Some((seconds, b"")) = take_seconds(&rest[start..]) {
+            return Some(seconds);
+        }
+        // `kmem:` of perf.
+        let system = rest
+            .iter()
+            .rev()
+            .take_while(|byte| byte.is_ascii_alphabetic() || **byte == b'_')
+            .count();
+        rest = rest[..rest.len() - system].trim_ascii_end();
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_writers_of_prefixes_are_read() {
+        for (before, task, pid, cpu, time) in [
+            (
+                "  <...>-22275 [006] ....   889.213383: ",
+                None,
+                Some(22275),
+                Some(6),
+                Some(889.213_383),
+            ),
+            (
+                "kswapd0-1207  [005] ...1   889.213398: ",
+                Some("kswapd0"),
+                Some(1207),
+                Some(5),
+                Some(889.213_398),
+            ),
+            (
+                "     kworker/0:1-33    (     33) [006] d..1.   1.5: ",
+                Some("kworker/0:1"),
+                Some(33),
+                Some(6),
+                Some(1.5),
+            ),
+            (
+                "     my-task-33    (-------) [006] d..1.   1.5: ",
+                Some("my-task"),
+                Some(33),
+                Some(6),
+                Some(1.5),
+            ),
+            (
+                "Web Content 4711/4712 [003] 12345.678901:  kmem:",
+                Some("Web Content"),
+                Some(4712),
+                Some(3),
+                Some(12_345.678_901),
+            ),
+            (
+                "swapper     0 [000]  1.000001: kmem:",
+                Some("swapper"),
+                Some(0),
+                Some(0),
+                Some(1.000_001),
+            ),
+            (" 24)               |  /* ", None, None, Some(24), None),
+            ("  ", None, None, None, None),
+            (
+                "bash-12 [001] 1234567: ",
+                Some("bash"),
+                Some(12),
+                Some(1),
+                None,
+            ),
+        ] {
+            let prefix = Prefix::read(before.as_bytes());
+            assert_eq!(
+                prefix,
+                Prefix {
+                    task,
+                    pid,
+                    cpu,
+                    time
+                },
+                "{before}"
+            );
+        }
+    }
+}
