@@ -200,7 +200,8 @@ impl Zones {
 
     /// The incarnation in which clients may map a section; 0: they must not.
     pub fn announced(&self, section: SectionId) -> u32 {
-        let is_there = self.state(section).is_present();
+        let state = self.state(section);
+        let is_there = state.is_present() && state != SectionState::Removing;
         self.section(section)
             .filter(|_| is_there)
             .map_or(0, |row| row.incarnation)
