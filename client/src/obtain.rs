@@ -191,6 +191,11 @@ fn remainder(
     if let Err(why) = may_call(request, taken.miss, may_wait) {
         return Some(why);
     }
+    if let Some(class) = class(request) {
+        // So that the lane has more next time.
+        let nr_wanted = u32::try_from(nr_missing).unwrap_or(u32::MAX);
+        request.client.inner().lanes.want(class, nr_wanted);
+    }
     // With a page in hand there is nothing to wait for.
     let wait = if taken.count > 0 {
         Duration::ZERO
@@ -232,7 +237,9 @@ fn may_call(request: &Request<'_>, miss: Option<Miss>, may_wait: bool) -> Result
     }
     match miss {
         Some(Miss::Detached) => Err(Shortfall::Detached),
-        Some(Miss::Reentered) => Err(Shortfall::Reentered),
+        // A lane of the thread's own is busy only in a signal handler; the shared one may just
+        // be used by another thread, and then the daemon is asked.
+        Some(Miss::Reentered) if !inner.lanes.local().is_shared() => Err(Shortfall::Reentered),
         Some(Miss::Closed) if !may_wait => Err(Shortfall::Recalled),
         _ if !may_wait => Err(Shortfall::Deadline {
             waited: Duration::ZERO,

@@ -6,6 +6,7 @@
 //! is told how long to wait, and shortly after that its answer is no longer waited for.
 
 use std::{
+    cell::Cell,
     future::Future,
     path::PathBuf,
     sync::{Mutex, OnceLock, PoisonError},
@@ -41,6 +42,12 @@ const MAX_BLOCKS_PER_CALL: usize = 65_536;
 /// The longest wait that is asked for; the daemon refuses longer ones.
 const MAX_WAIT: Duration = Duration::from_secs(600);
 
+thread_local! {
+    /// Whether this thread is in the middle of a call: then another one comes from a signal
+    /// handler, and must not wait for locks that the interrupted one has.
+    static IN_CALL: Cell<bool> = const { Cell::new(false) };
+}
+
 /// What is asked for in one call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Want<'a> {
@@ -65,6 +72,15 @@ impl Want<'_> {
 pub(crate) struct Lent {
     pub(crate) runs: Vec<Run>,
     pub(crate) shortfall: Option<Shortfall>,
+}
+
+impl Lent {
+    fn nothing(why: Shortfall) -> Lent {
+        Lent {
+            runs: vec![],
+            shortfall: Some(why),
+        }
+    }
 }
 
 /// The client's way to `pages.sock`.
@@ -97,46 +113,52 @@ impl Remote {
 
     /// Asks for blocks. What comes is the caller's to keep or to free, block for block.
     pub(crate) fn alloc_bulk(&self, want: &Want<'_>) -> Lent {
+        if IN_CALL.replace(true) {
+            return Lent::nothing(Shortfall::Reentered);
+        }
+        let lent = self.ask(want);
+        IN_CALL.set(false);
+        lent
+    }
+
+    fn ask(&self, want: &Want<'_>) -> Lent {
         let begun = Instant::now();
         let Some(dialled) = self.dialled() else {
-            return Lent {
-                runs: vec![],
-                shortfall: Some(Shortfall::DaemonAway),
-            };
+            return Lent::nothing(Shortfall::DaemonAway);
         };
         let header = self.calls().begin();
-        let request = self.request(want, &header);
-        let mut pages = dialled.pages.clone();
         let limit = want.wait.min(MAX_WAIT).saturating_add(GRACE);
-        let call = async { tokio::time::timeout(limit, pages.alloc_bulk(request)).await };
-        match drive(&dialled.runtime, call) {
+        let call = async {
+            let mut pages = dialled.pages.clone();
+            let answer = pages.alloc_bulk(self.request(want, &header)).await;
+            match answer {
+                // The connection was lost, perhaps long ago. The id is the same, so whatever the
+                // daemon has done for it is answered again.
+                Err(status) if is_lost(&status) => {
+                    pages.alloc_bulk(self.request(want, &header)).await
+                }
+                answer => answer,
+            }
+        };
+        let call = async { tokio::time::timeout(limit, call).await };
+        let outcome = drive(&dialled.runtime, call);
+        let waited = begun.elapsed();
+        let why = match outcome {
             Ok(Ok(answer)) => {
                 self.calls().answered(&header);
                 let answer = answer.into_inner();
-                let waited = begun.elapsed();
-                let shortfall = answer
-                    .shortfall
-                    .and_then(|wire| shortfall::from_wire(wire, waited));
-                Lent {
+                let shortfall = answer.shortfall;
+                let shortfall = shortfall.and_then(|wire| shortfall::from_wire(wire, waited));
+                return Lent {
                     runs: answer.runs,
                     shortfall,
-                }
+                };
             }
-            Ok(Err(status)) => {
-                self.calls().give_up(&header);
-                Lent {
-                    runs: vec![],
-                    shortfall: Some(why(&status, begun.elapsed())),
-                }
-            }
-            Err(_elapsed) => {
-                self.calls().give_up(&header);
-                Lent {
-                    runs: vec![],
-                    shortfall: Some(Shortfall::DaemonAway),
-                }
-            }
-        }
+            Ok(Err(status)) => why(&status, waited),
+            Err(_elapsed) => Shortfall::DaemonAway,
+        };
+        self.calls().give_up(&header);
+        Lent::nothing(why)
     }
 
     /// Gives blocks back that this process cannot use. One that is refused was not ours, and one
@@ -236,6 +258,12 @@ fn drive<T: Send>(runtime: &Runtime, call: impl Future<Output = T> + Send) -> T 
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
+}
+
+/// Whether the call ended because the connection did.
+fn is_lost(status: &Status) -> bool {
+    let source = std::error::Error::source(status);
+    source.is_some() && matches!(status.code(), Code::Unavailable | Code::Unknown)
 }
 
 /// What a refused call says about the world.

@@ -72,7 +72,8 @@ impl<'c> Request<'c> {
         }
     }
 
-    /// Waits this long for a first page, if none can be had at once.
+    /// Waits this long for a first page, if none can be had at once. A daemon that does not answer
+    /// at all is given half a second more before the call says so.
     pub fn with_deadline(self, deadline: Duration) -> Request<'c> {
         Request { deadline, ..self }
     }
