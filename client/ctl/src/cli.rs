@@ -45,7 +45,7 @@ pub struct Global {
     /// Print JSON: counts of pages and bytes, said in the names
     #[arg(short = 'J', long, global = true)]
     pub json: bool,
-    /// Columns to print, in this order (`help` prints them all with what they say)
+    /// Columns to print, in this order; -o help says which there are
     #[arg(
         short = 'o',
         long,

@@ -51,6 +51,13 @@ impl Output {
 
     /// Prints a table, as text or as JSON.
     pub fn table(&self, table: &Table) -> Result<(), Failure> {
+        if self
+            .columns
+            .as_deref()
+            .is_some_and(|asked| asked == ["help"])
+        {
+            return self.text(&table.columns_text());
+        }
         let picked = table.pick(self.columns.as_deref())?;
         if self.json {
             self.json(&table.json(&picked))

@@ -140,16 +140,25 @@ impl Table {
         asked.iter().map(find).collect()
     }
 
-    fn no_such_column(&self, name: &str) -> Failure {
-        let known: Vec<_> = self
+    /// A line for each column: what `-o help` prints.
+    pub fn columns_text(&self) -> String {
+        let width = self
             .columns
             .iter()
-            .map(|column| format!("{} ({})", column.name, column.about))
-            .collect();
-        Failure::usage(
-            format_args!("no column {name}"),
-            format!("choose from: {}", known.join(", ")),
-        )
+            .map(|column| column.name.len())
+            .max()
+            .unwrap_or(0);
+        let line = |column: &Column| format!("{:<width$}  {}\n", column.name, column.about);
+        self.columns.iter().map(line).collect()
+    }
+
+    fn no_such_column(&self, name: &str) -> Failure {
+        let known: Vec<_> = self.columns.iter().map(|column| column.name).collect();
+        let next = format!(
+            "choose from {}, or ask what they say with -o help",
+            known.join(",")
+        );
+        Failure::usage(format_args!("no column {name}"), next)
     }
 
     /// All rows as JSON. Without a choice of columns, hidden ones are there too.
@@ -287,10 +296,11 @@ mod tests {
     fn an_unknown_column_is_a_usage_error_that_names_the_known() {
         let failure = table().pick(Some(&["SIZE".into()])).unwrap_err();
         assert_eq!(failure.outcome(), crate::outcome::Outcome::Usage);
-        assert!(
-            failure.to_string().contains("BACKING (links in use)"),
-            "{failure}"
+        assert_eq!(
+            failure.to_string(),
+            "no column SIZE; choose from ZONE,FREE,START,BACKING, or ask what they say with -o help"
         );
+        assert!(table().columns_text().ends_with("BACKING  links in use\n"));
     }
 
     #[test]
