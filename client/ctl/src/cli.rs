@@ -348,6 +348,30 @@ pub enum OperationVerb {
 
 #[derive(Debug, Subcommand)]
 pub enum Bench {
+    /// Take and give back n pages through the lane; the whole zone; a full array; high orders
+    Bulk {
+        /// Windows of each case, of which the median is printed
+        #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        reps: u32,
+    },
+    /// Refill 65 slots as an NFS server does: single calls, list, array, a mix
+    Svc {
+        /// Windows of each case, of which the median is printed
+        #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        reps: u32,
+    },
+    /// Become a client
+    Attach {
+        /// Windows of each case, of which the median is printed
+        #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        reps: u32,
+    },
+    /// Calls over gRPC: an empty one, and batches
+    Rpc {
+        /// Windows of each case, of which the median is printed
+        #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        reps: u32,
+    },
     /// From the kill of a client to the moment its last page is home
     Reclaim {
         /// Clients killed for each case
@@ -360,6 +384,10 @@ impl Bench {
     /// As it was typed, and as its lines say.
     pub fn name(&self) -> &'static str {
         match self {
+            Bench::Bulk { .. } => "bulk",
+            Bench::Svc { .. } => "svc",
+            Bench::Attach { .. } => "attach",
+            Bench::Rpc { .. } => "rpc",
             Bench::Reclaim { .. } => "reclaim",
         }
     }

@@ -132,7 +132,10 @@ fn a_section_comes_and_goes_and_the_books_hold() {
     let refused = run(&daemon, &["section", "remove", &id]);
     let line = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(1), "{line}");
-    assert!(line.contains(&id) && line.contains("section list"), "{line}");
+    assert!(
+        line.contains(&id) && line.contains("section list"),
+        "{line}"
+    );
     assert_eq!(
         json(&daemon, &["section", "offline", &id], 0)["results"][0]["state"],
         "offline"

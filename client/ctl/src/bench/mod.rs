@@ -4,15 +4,21 @@
 //! environment, then one for each case, last the daemon's verdict on its own books. Without
 //! `--runtime-dir` it starts a daemon of its own ([`daemon`]) and stops it at the end.
 
+mod attach;
+mod bulk;
 mod daemon;
 mod environment;
 mod reclaim;
 mod report;
+mod rpc;
+mod svc;
 pub mod victim;
+mod windows;
 
 use std::path::Path;
 
-use hugepool_proto::v1::VerifyRequest;
+use hugepool::{Client, Options, Shortfall};
+use hugepool_proto::v1::{GetStatusRequest, VerifyRequest};
 use serde_json::json;
 
 use crate::{
@@ -39,6 +45,13 @@ pub async fn run(
     let report = Report::new(out, bench.name());
     environment::print(&mut admin, &report).await?;
     match bench {
+        Bench::Bulk { reps } => bulk::run(reps, &attach(dir, Options::default())?, &report)?,
+        Bench::Svc { reps } => svc::run(reps, &attach(dir, Options::default())?, &report)?,
+        Bench::Attach { reps } => {
+            let zone_bytes = present_bytes(&mut admin).await?;
+            attach::run(reps, dir, zone_bytes, &report)?;
+        }
+        Bench::Rpc { reps } => rpc::run(reps, dir, &report).await?,
         Bench::Reclaim { reps } => reclaim::run(reps, dir, &mut admin, &report).await?,
     }
 
@@ -53,4 +66,27 @@ pub async fn run(
         own.stop()?;
     }
     Ok(if ok { Outcome::Done } else { Outcome::Broken })
+}
+
+/// Becomes a client of the daemon that is measured.
+fn attach(runtime_dir: Option<&Path>, options: Options) -> Result<Client, Failure> {
+    let options = match runtime_dir {
+        Some(dir) => options.runtime_dir(dir),
+        None => options,
+    };
+    Client::attach(options.name("bench"))
+        .map_err(|error| Failure::refused(error, "see 'hugepoolctl status'"))
+}
+
+/// A bench that could not have its pages measures nothing.
+fn short(shortfall: Shortfall) -> Failure {
+    Failure::refused(shortfall, "see 'hugepoolctl zone list' for what is free")
+}
+
+async fn present_bytes(admin: &mut connect::Admin) -> Result<u64, Failure> {
+    let status = admin.get_status(GetStatusRequest {}).await?.into_inner();
+    let page_bytes = status
+        .geometry
+        .map_or(0, |geometry| geometry.page_size_bytes);
+    Ok(status.pages.map_or(0, |pages| pages.present) * page_bytes)
 }

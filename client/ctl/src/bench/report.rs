@@ -102,8 +102,14 @@ fn text(line: &Map<String, Value>) -> String {
             .collect();
         return format!("{} {}: {}\n", get("bench"), get("case"), rest.join(", "));
     }
+    const OF_EVERY_CASE: [&str; 8] = ["bench", "case", "n", "unit", "median", "min", "max", "reps"];
+    let arm: String = line
+        .iter()
+        .filter(|(key, _)| !OF_EVERY_CASE.contains(&key.as_str()))
+        .map(|(key, value)| format!(" {key}={}", word(value)))
+        .collect();
     format!(
-        "{} {} n={}: {} {} ({} to {}, {} windows)\n",
+        "{} {} n={}{arm}: {} {} ({} to {}, {} windows)\n",
         get("bench"),
         get("case"),
         get("n"),
