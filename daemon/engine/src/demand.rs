@@ -19,6 +19,8 @@ const HIGH_DECAY_SHIFT: u32 = 3;
 pub(crate) struct Bounds {
     /// Blocks moved per visit without demand.
     pub base_batch: u32,
+    /// Blocks that a magazine may keep without demand.
+    pub base_high: u32,
     /// Blocks that the grants of the class hold.
     pub capacity: u32,
     /// The most blocks kept in its grants.
@@ -37,6 +39,7 @@ pub(crate) type AllBounds = [Bounds; NR_CLASSES];
 /// Bounds before any were computed: nothing is cached.
 pub(crate) const NO_BOUNDS: AllBounds = [Bounds {
     base_batch: 1,
+    base_high: 1,
     capacity: 1,
     credit: 1,
     fixed_batch: None,
@@ -61,6 +64,7 @@ impl Bounds {
     fn base_high(&self) -> u32 {
         self.base_batch
             .saturating_mul(HIGH_BATCHES)
+            .max(self.base_high)
             .clamp(1, self.capacity)
     }
 }
@@ -187,6 +191,7 @@ mod tests {
 
     const BOUNDS: Bounds = Bounds {
         base_batch: 4,
+        base_high: 1,
         capacity: 1024,
         credit: 512,
         fixed_batch: None,

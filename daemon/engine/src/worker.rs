@@ -26,6 +26,12 @@ const TICK: Now = Now::from_secs(1);
 /// The most of a zone's pages that the grants of all its clients' lanes should hold: 2^-3.
 const CREDIT_SHIFT: u32 = 3;
 
+/// Pages moved per visit and kept in a magazine without demand, where the client's share of its
+/// zones allows it: above what a call for 65 pages takes and gives, which the kernel's figures for
+/// small zones are not. Pages that lie idle in a lane can be recalled, the kernel's cannot.
+const LEAST_BATCH_PAGES: u32 = 63;
+const LEAST_HIGH_PAGES: u32 = 256;
+
 /// A client's wants keep the daemon awake for so many visits that could not fill them.
 const MAX_FRUITLESS: u32 = 3;
 
@@ -381,10 +387,15 @@ fn compute_bounds(
         let share = (managed >> CREDIT_SHIFT) / nr_clients.max(1);
         let zones = (0..custody.zones.len()).filter(|&at| client.may_use(at));
         let zones = zones.fold(0, |bits, at| bits | 1 << at);
+        let credit: u32 = num::saturate(share.min(credit_pages) >> order);
+        let kernels: u32 = num::saturate(pcp_batch(managed, geometry.page_bytes()) >> order);
         Bounds {
-            base_batch: num::saturate(pcp_batch(managed, geometry.page_bytes()) >> order).max(1),
+            base_batch: kernels
+                .max((LEAST_BATCH_PAGES >> order).min(credit / 8))
+                .max(1),
+            base_high: (LEAST_HIGH_PAGES >> order).min(credit / 2),
             capacity: class_capacity(class),
-            credit: num::saturate(share.min(credit_pages) >> order).max(1),
+            credit: credit.max(1),
             fixed_batch: client.pcp.batch.map(|pages| (pages >> order).max(1)),
             fixed_high: client.pcp.high.map(|pages| pages >> order),
             // Frees into a zone that a section is leaving go home instead of into magazines.
