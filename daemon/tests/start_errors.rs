@@ -232,3 +232,42 @@ fn both_signals_stop_it_cleanly() {
         assert!(!log.contains("panicked"), "{log}");
     }
 }
+
+#[tokio::test]
+async fn a_hot_add_beyond_the_pool_is_refused_with_numbers_and_changes_nothing() {
+    use hugepool_proto::v1;
+    let free = free_huge_pages().unwrap_or(0);
+    if free < 6 {
+        return skipped("a_hot_add_beyond_the_pool", "fewer than 6 free huge pages");
+    }
+    let zone = "a=4MiB,reserve=1GiB,backing=hugetlb";
+    let daemon = Daemon::start(&["--section-size", "4MiB", "--zone", zone]);
+    let mut admin = grpc::admin(&daemon).await;
+    let before = verify(&mut admin).await;
+    // One section after the other until the pool has no more.
+    let add = v1::AddSectionsRequest {
+        zone: "a".into(),
+        count: 1,
+        ..Default::default()
+    };
+    let mut nr_added = 0;
+    let refused = loop {
+        match admin.add_sections(add.clone()).await {
+            Ok(answer) => assert!(answer.into_inner().results[0].ok),
+            Err(status) => break status,
+        }
+        nr_added += 1;
+        assert!(nr_added <= free / 2, "more than the pool has");
+    };
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+    assert!(
+        refused.message().contains("2 huge pages"),
+        "{}",
+        refused.message()
+    );
+    let after = verify(&mut admin).await;
+    assert_eq!(after.present, before.present + nr_added * 1024);
+    let (status, log) = tokio::task::spawn_blocking(|| daemon.stop()).await.unwrap();
+    assert!(status.success(), "{log}");
+    support::until("the pool is as it was", || free_huge_pages() == Some(free));
+}

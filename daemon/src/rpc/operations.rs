@@ -127,6 +127,9 @@ pub async fn run(shared: &Arc<Shared>, command: Command) -> Result<OperationRepo
         running: Some(report.id),
     };
     while report.state == OperationState::Running {
+        if shared.is_stopping() {
+            return Err(status::busy("the daemon is stopping".to_owned()));
+        }
         changes.moved().await;
         report = get(shared, report.id.0)?;
     }

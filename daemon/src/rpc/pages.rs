@@ -125,7 +125,9 @@ impl PagesService {
             request_id: None,
         };
         loop {
-            let patience = match (timeout.is_zero(), tokio::time::Instant::now() < deadline) {
+            // Who waits while the daemon stops is answered with what there is.
+            let may_wait = tokio::time::Instant::now() < deadline && !self.shared.is_stopping();
+            let patience = match (timeout.is_zero(), may_wait) {
                 (true, _) => Patience::None,
                 (false, true) => Patience::Waits,
                 (false, false) => Patience::Over(timeout),

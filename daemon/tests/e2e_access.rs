@@ -1,0 +1,159 @@
+//! Other users: the sockets' modes and groups, and the access lists of zones. Needs root, to become
+//! somebody else.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "what a test cannot unwrap has failed it"
+)]
+
+mod support;
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use hugepool::{Client, Options};
+use hugepool_proto::v1::pages_client::PagesClient;
+use support::grpc::{channel, code, want};
+use support::{Daemon, skipped};
+use tokio::net::UnixStream;
+use tonic::Code;
+
+/// A user and group that every Linux has and that owns nothing.
+const NOBODY: u32 = 65_534;
+const DIR: &str = "HUGEPOOL_TEST_AS_NOBODY";
+
+const CONFIG: &str = "
+[geometry]
+section_size = '4MiB'
+[sockets]
+pages_group = 'nogroup'
+[[zone]]
+name = 'private'
+size = '8MiB'
+reserve = '64MiB'
+backing = 'shm'
+allow_uids = [4242]
+[[zone]]
+name = 'open'
+size = '8MiB'
+reserve = '64MiB'
+backing = 'shm'
+";
+
+fn start(test: &str) -> Option<(Daemon, tempfile::TempDir)> {
+    if !nix::unistd::geteuid().is_root() {
+        skipped(test, "not root");
+        return None;
+    }
+    if !matches!(nix::unistd::Group::from_name("nogroup"), Ok(Some(_))) {
+        skipped(test, "no group nogroup");
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let file = dir.path().join("config.toml");
+    std::fs::write(&file, CONFIG).unwrap();
+    let run = dir.path().join("run");
+    let mut daemon = Daemon::spawn_in(&run, &["--config", file.to_str().unwrap()]);
+    daemon.wait_for_line("ready");
+    Some((daemon, dir))
+}
+
+#[test]
+fn sockets_have_the_mode_and_group_that_the_manual_says() {
+    let name = "sockets_have_the_mode_and_group";
+    let Some((daemon, _dir)) = start(name) else {
+        return;
+    };
+    for (socket, mode, gid) in [
+        ("pages.sock", 0o660, NOBODY),
+        ("attach.sock", 0o660, NOBODY),
+        // Where there is no group hugepool-admin, the socket is for root alone.
+        (
+            "admin.sock",
+            if has_admin_group() { 0o660 } else { 0o600 },
+            admin_gid(),
+        ),
+    ] {
+        let found = std::fs::metadata(daemon.socket(socket)).unwrap();
+        assert_eq!((found.mode() & 0o777, found.gid()), (mode, gid), "{socket}");
+    }
+}
+
+fn has_admin_group() -> bool {
+    matches!(nix::unistd::Group::from_name("hugepool-admin"), Ok(Some(_)))
+}
+
+fn admin_gid() -> u32 {
+    let group = nix::unistd::Group::from_name("hugepool-admin")
+        .ok()
+        .flatten();
+    group.map_or(0, |group| group.gid.as_raw())
+}
+
+#[test]
+fn a_member_of_the_group_gets_the_zones_that_are_open_to_it() {
+    let Some((daemon, dir)) = start("a_member_of_the_group") else {
+        return;
+    };
+    // The test's own binary may lie where nobody can go.
+    let copy = dir.path().join("as-nobody");
+    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    let output = Command::new(copy)
+        .args(["as_nobody", "--exact", "--nocapture"])
+        .env(DIR, daemon.path())
+        .current_dir("/")
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .output()
+        .unwrap();
+    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("was nobody"), "{text}");
+}
+
+/// Not a test: what another user does, started by the test above.
+#[tokio::test]
+async fn as_nobody() {
+    let Some(run) = std::env::var_os(DIR).map(PathBuf::from) else {
+        return;
+    };
+    let denied = UnixStream::connect(run.join("admin.sock"))
+        .await
+        .unwrap_err();
+    assert_eq!(denied.kind(), std::io::ErrorKind::PermissionDenied);
+
+    let mut pages = PagesClient::new(channel(&run.join("pages.sock")).await);
+    let in_zone = |id, zone: &str| {
+        let mut request = want(id, 3, 0);
+        request.zone = zone.to_owned();
+        request
+    };
+    assert_eq!(
+        code(pages.alloc_bulk(in_zone(1, "private")).await),
+        Code::PermissionDenied
+    );
+    assert_eq!(
+        pages
+            .alloc_bulk(in_zone(2, "open"))
+            .await
+            .unwrap()
+            .into_inner()
+            .nr_pages,
+        3
+    );
+
+    let dir = run.clone();
+    let client = move || attach_and_take(&dir);
+    tokio::task::spawn_blocking(client).await.unwrap();
+    println!("was nobody");
+}
+
+fn attach_and_take(run: &Path) {
+    let client = Client::attach(Options::default().runtime_dir(run)).unwrap();
+    assert_eq!(client.zones().collect::<Vec<_>>(), ["open"]);
+    client.alloc_exact(100).unwrap();
+    assert!(client.with_zone("private").is_err());
+}
