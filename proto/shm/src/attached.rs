@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use crate::client_handle::Registration;
 use crate::control::ControlSegment;
 use crate::doorbell::Doorbell;
+use crate::handle_pool::HandlePool;
 use crate::lane_client::{LaneClient, LaneTerms};
 use crate::lane_free::free_into_map;
 use crate::lane_stats::LaneStats;
@@ -55,6 +56,8 @@ pub(crate) struct Attached {
     nr_brought: AtomicU32,
     /// Pages that left other than by being freed.
     nr_taken_away: AtomicU32,
+    /// Handles of movable pages that are free.
+    pool: HandlePool,
 }
 
 impl Attached {
@@ -82,6 +85,7 @@ impl Attached {
             is_gone: AtomicBool::new(false),
             nr_brought: AtomicU32::new(0),
             nr_taken_away: AtomicU32::new(0),
+            pool: HandlePool::new(),
         });
         let terms = LaneTerms {
             client_index: index,
@@ -119,6 +123,10 @@ impl Attached {
 
     pub(crate) fn control(&self) -> &ControlSegment {
         &self.control
+    }
+
+    pub(crate) fn pool(&self) -> &HandlePool {
+        &self.pool
     }
 
     pub(crate) fn zones(&self) -> &[ZoneBytes] {

@@ -197,6 +197,10 @@ impl ClientHandle {
         raw.non_zero().map(Page::of_word)
     }
 
+    pub(crate) fn attached(&self) -> &Arc<Attached> {
+        &self.inner.attached
+    }
+
     /// Index of the client in this process, as it stands in its page words.
     pub fn index(&self) -> u32 {
         self.inner.attached.index()

@@ -12,6 +12,8 @@ use crate::control_shape::Offsets;
 pub use crate::control_shape::{ControlError, ControlGeometry, LANES_MAX, SECTIONS_MAX};
 use crate::doorbell;
 use crate::free_map::FreeMap;
+#[cfg(not(loom))]
+use crate::handles::Handles;
 use crate::layout::{Header, LAYOUT_VERSION, Lane, MAGIC};
 #[cfg(not(loom))]
 use crate::mapping::Mapping;
@@ -145,6 +147,19 @@ impl ControlSegment {
             .words64(offsets.summary, self.geometry.summary_words())
             .expect(FITS);
         FreeMap { bits, summary }
+    }
+
+    /// The client's handles of movable pages.
+    #[inline]
+    pub fn handles(&self) -> Handles<'_> {
+        let Parts { mapping, offsets } = &*self.parts;
+        let words = mapping
+            .words64(offsets.handles, self.geometry.nr_handles() as usize)
+            .expect(FITS);
+        let records = mapping
+            .words64(offsets.records, self.geometry.nr_records())
+            .expect(FITS);
+        Handles::new(words, records)
     }
 }
 

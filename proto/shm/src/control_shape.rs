@@ -14,6 +14,8 @@ use crate::sync::{AtomicU32, AtomicU64};
 
 /// Bits in a word of the free map and of its summary.
 const WORD_BITS: u64 = 64;
+/// Most handles that a client has: so many movable blocks at a time.
+pub const HANDLES_MAX: u64 = 1 << 24;
 /// Most lanes that a client may have.
 pub const LANES_MAX: u32 = 1024;
 /// Most sections of all zones together: a span of 2^32 pages in sections of 2^5 pages.
@@ -86,6 +88,17 @@ impl ControlGeometry {
     pub(crate) fn summary_words(&self) -> usize {
         self.map_words().div_ceil(SUMMARY_GRAIN).div_ceil(64)
     }
+
+    /// Handles of movable blocks: one for each page there can be, up to [`HANDLES_MAX`].
+    pub fn nr_handles(&self) -> u32 {
+        u32::try_from(self.nr_pages.min(HANDLES_MAX)).unwrap_or(u32::MAX)
+    }
+
+    #[cfg(not(loom))]
+    pub(crate) fn nr_records(&self) -> usize {
+        // At most 2^32, and this is a 64-bit system.
+        usize::try_from(self.nr_pages).unwrap_or(usize::MAX)
+    }
 }
 
 /// Where the parts start, in bytes.
@@ -97,6 +110,8 @@ pub(crate) struct Offsets {
     pub mapped: usize,
     pub free_map: usize,
     pub summary: usize,
+    pub handles: usize,
+    pub records: usize,
     pub end: usize,
 }
 
@@ -119,13 +134,17 @@ impl ControlGeometry {
         let mapped = after(announced, sections_bytes);
         let free_map = after(mapped, sections_bytes);
         let summary = after(free_map, self.map_words() * size_of::<AtomicU64>());
-        let end = after(summary, self.summary_words() * size_of::<AtomicU64>());
+        let handles = after(summary, self.summary_words() * size_of::<AtomicU64>());
+        let records = after(handles, self.nr_handles() as usize * size_of::<AtomicU64>());
+        let end = after(records, self.nr_records() * size_of::<AtomicU64>());
         Ok(Offsets {
             lanes,
             announced,
             mapped,
             free_map,
             summary,
+            handles,
+            records,
             end,
         })
     }
@@ -169,6 +188,10 @@ mod tests {
                 offsets.free_map + geometry.map_words() * 8,
                 offsets.summary,
                 offsets.summary + geometry.summary_words() * 8,
+                offsets.handles,
+                offsets.handles + geometry.nr_handles() as usize * 8,
+                offsets.records,
+                offsets.records + geometry.nr_records() * 8,
                 offsets.end,
             ];
             assert!(in_order.is_sorted(), "{offsets:?}");

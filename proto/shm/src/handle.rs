@@ -10,10 +10,10 @@
 //!
 //! | state | meaning | who leaves it |
 //! |---|---|---|
-//! | free (whole word 0) | names no page | the daemon or the client that fills the slot |
+//! | free (all 0 at first) | names no page; the pfn's bits are its client's to use | the client, which fills it |
 //! | open | the page is at `pfn`; `pins` hold it there | client: pins; daemon: closes at no pins |
 //! | closed | the daemon copies; the bytes at `pfn` are whole | daemon: opens; client: takes back |
-//! | evicted | the page was taken away | the client, which clears the slot |
+//! | evicted | the page was taken away | the client, which empties it |
 //!
 //! The sequence rises with each close, so an opening that comes late finds another word and fails.
 
@@ -57,14 +57,20 @@ pub enum HandleState {
 }
 
 /// Why a pin was not given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PinError {
     /// The page was taken away under pressure.
+    #[error("the page was taken away under pressure")]
     Evicted,
     /// [`PINS_MAX`] pins are held already.
+    #[error("the page has {PINS_MAX} pins, no more are counted")]
     TooMany,
     /// The word names no page: nobody filled it, or somebody scribbled over it.
+    #[error("the handle names no page: its memory was written by somebody else")]
     NoPage,
+    /// This process is a fork of the one whose page it is.
+    #[error("this process is a fork of the one whose page it is")]
+    Forked,
 }
 
 /// Why the daemon could not close a word.
@@ -111,10 +117,37 @@ impl<'a> HandleWord<'a> {
         self.0.store(sequence | OPEN | u64::from(pfn), Release);
     }
 
-    /// Empties a slot whose page has gone home or was evicted.
-    pub fn clear(self) {
+    /// Client: takes the page out and leaves the word free, in one step: a word that is closed
+    /// is taken back by it, and the move is undone. Pins do not keep it: whoever owns the page
+    /// knows that none is in use, and those that were forgotten go too. An evicted word is left
+    /// free as well.
+    ///
+    /// The pfn, which is the caller's from now on.
+    pub fn empty(self) -> Result<u32, PinError> {
+        let mut bits = self.0.load(Acquire);
+        loop {
+            if bits & STATE_MASK == 0 {
+                return Err(PinError::NoPage);
+            }
+            let free = bits & !(ONE_SEQUENCE - 1);
+            // SYNC(handle.open): as in `pin`.
+            match self.0.compare_exchange_weak(bits, free, Acquire, Acquire) {
+                Ok(_) if bits & STATE_MASK == EVICTED => return Err(PinError::Evicted),
+                Ok(_) => return Ok(pfn(bits)),
+                Err(now) => bits = now,
+            }
+        }
+    }
+
+    /// Client: the number that its owner left in a free word.
+    pub fn link(self) -> u32 {
+        pfn(self.0.load(Relaxed))
+    }
+
+    /// Client: leaves a number in a free word.
+    pub fn set_link(self, link: u32) {
         let sequence = self.0.load(Relaxed) & !(ONE_SEQUENCE - 1);
-        self.0.store(sequence, Release);
+        self.0.store(sequence | u64::from(link), Relaxed);
     }
 
     /// Client: holds the page in place and returns its pfn.
@@ -282,9 +315,10 @@ mod tests {
         let closed = handle.close(7).unwrap();
         assert!(handle.evict(closed));
         assert_eq!(handle.pin(5), Err(PinError::Evicted));
-        handle.clear();
+        assert_eq!(handle.empty(), Err(PinError::Evicted));
         assert_eq!(handle.state(), HandleState::Free);
         assert_eq!(handle.pin(0), Err(PinError::NoPage));
+        assert_eq!(handle.empty(), Err(PinError::NoPage));
         handle.fill(3);
         assert_eq!(handle.close(4), Err(CloseError::OtherPage));
         assert_eq!(handle.pin(0), Ok(3));
@@ -314,8 +348,23 @@ mod tests {
         let handle = HandleWord::new(&word);
         handle.unpin();
         assert_eq!(handle.state(), HandleState::Open { pfn: 1, pins: 0 });
-        handle.clear();
+        assert_eq!(handle.empty(), Ok(1));
         handle.unpin();
         assert_eq!(handle.state(), HandleState::Free);
+    }
+
+    #[test]
+    fn a_page_taken_out_of_a_closed_word_is_the_old_one_and_the_move_is_lost() {
+        let word = open_at(7);
+        let handle = HandleWord::new(&word);
+        let closed = handle.close(7).unwrap();
+        assert_eq!(handle.empty(), Ok(7));
+        // In a free list, and out again, under the same pfn: still not the word that was closed.
+        handle.set_link(7);
+        assert_eq!((handle.link(), handle.state()), (7, HandleState::Free));
+        assert!(!handle.open(closed, 9) && !handle.evict(closed));
+        handle.fill(7);
+        assert!(!handle.open(closed, 9));
+        assert_eq!(handle.state(), HandleState::Open { pfn: 7, pins: 0 });
     }
 }

@@ -1,8 +1,8 @@
 //! What lies where in a control segment: plain integers, their offsets, and the version.
 //!
 //! It knows no protocol: who may write which word and when is said by [`ring`](crate::ring),
-//! [`magazine`](crate::magazine), [`window`](crate::window), [`free_map`](crate::free_map) and
-//! [`doorbell`](crate::doorbell). The structures are laid over zeroed memory, never built; under
+//! [`magazine`](crate::magazine), [`window`](crate::window), [`free_map`](crate::free_map),
+//! [`handle`](crate::handle) and [`doorbell`](crate::doorbell). The structures are laid over zeroed memory, never built; under
 //! loom, whose atomics have another size, they are built on the heap instead and kept tiny.
 //!
 //! Shape of a segment, each part at a multiple of 4 KiB:
@@ -15,6 +15,8 @@
 //! | `mapped` | 4 bytes a section, written by the client: the incarnation it has mapped |
 //! | free map | 1 bit a page |
 //! | summary of the free map | 1 bit per 4 KiB of it |
+//! | handles | 8 bytes a handle: [`handle`](crate::handle) |
+//! | page records | 8 bytes a page: [`handles`](crate::handles) |
 
 use crate::raw::NR_CLASSES;
 use crate::sync::{AtomicU32, AtomicU64};

@@ -16,6 +16,8 @@ mod control_shape;
 pub mod doorbell;
 pub mod free_map;
 pub mod handle;
+pub mod handle_pool;
+pub mod handles;
 pub mod lane_client;
 pub mod lane_daemon;
 mod lane_free;
@@ -39,6 +41,8 @@ mod attached;
 mod client_handle;
 #[cfg(not(loom))]
 mod lane_pages;
+#[cfg(not(loom))]
+pub mod movable;
 #[cfg(not(loom))]
 pub mod page;
 #[cfg(not(loom))]

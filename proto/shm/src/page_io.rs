@@ -94,6 +94,22 @@ impl PageIo {
         self.fill(to, len_bytes, self.file.as_fd(), from)
     }
 
+    /// Copies `len_bytes` from `from` in another zone to `to` in this one.
+    ///
+    /// # Errors
+    /// [`PageIoError`]; only a part is copied then.
+    pub fn copy_from(
+        &self,
+        source: &PageIo,
+        from: u64,
+        to: u64,
+        len_bytes: u64,
+    ) -> Result<(), PageIoError> {
+        source.check(from, len_bytes)?;
+        self.check(to, len_bytes)?;
+        self.fill(to, len_bytes, source.file.as_fd(), from)
+    }
+
     /// Lets the kernel read `source` from `source_offset` on into the map of the zone.
     fn fill(
         &self,

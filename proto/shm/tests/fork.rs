@@ -20,9 +20,11 @@ mod test {
 
     use hugepool_shm::control::{ControlGeometry, ControlSegment};
     use hugepool_shm::doorbell::Doorbell;
+    use hugepool_shm::handle::PinError;
     use hugepool_shm::lane_client::{Miss, Taken};
     use hugepool_shm::lane_daemon::{ClassSettings, LaneDaemon, TakeState};
     use hugepool_shm::mapping::Mapping;
+    use hugepool_shm::movable::Movable;
     use hugepool_shm::page::Page;
     use hugepool_shm::process::{
         ClientHandle, LocalLane, Registration, ReserveError, ZoneBytes, reserve_client_index,
@@ -46,6 +48,7 @@ mod test {
         client: ClientHandle,
         local: LocalLane,
         pages: Vec<Page>,
+        movable: [Movable; 2],
         control: ControlSegment,
         lone: Mapping,
     }
@@ -54,7 +57,7 @@ mod test {
         let geometry = ControlGeometry {
             nr_lanes: 2,
             nr_sections: 1,
-            nr_pages: 64,
+            nr_pages: u64::from(NR_PAGES) + 2,
         };
         let len = geometry.len_bytes().unwrap();
         let file = memfd_create(c"hugepool-fork-test", MFdFlags::MFD_CLOEXEC).unwrap();
@@ -68,24 +71,23 @@ mod test {
         daemon.configure(Class::PAGE, SETTINGS);
 
         let index = reserve_client_index().unwrap();
+        let client_index = index.get();
+        let raw = |pfn, migratetype| {
+            let parts = PageParts {
+                pfn,
+                order: 0,
+                migratetype,
+                zone: 0,
+                client: client_index,
+                generation: 1,
+            };
+            parts.pack().unwrap()
+        };
         let lent: Vec<_> = (0..NR_PAGES)
-            .map(|pfn| {
-                let (order, zone, generation) = (0, 0, 1);
-                let (migratetype, client) = (RawMigratetype::Unmovable, index.get());
-                PageParts {
-                    pfn,
-                    order,
-                    migratetype,
-                    zone,
-                    client,
-                    generation,
-                }
-                .pack()
-                .unwrap()
-            })
+            .map(|pfn| raw(pfn, RawMigratetype::Unmovable))
             .collect();
         daemon.grant(Class::PAGE, &lent).unwrap();
-        let memory = Mapping::anonymous(NR_PAGES as usize * 4096).unwrap();
+        let memory = Mapping::anonymous((NR_PAGES as usize + 2) * 4096).unwrap();
         let registration = Registration {
             control: control.clone(),
             zones: vec![ZoneBytes::of_mapping(memory, 0, 0, 12).unwrap()],
@@ -99,8 +101,12 @@ mod test {
         let _ = local.take_into(Class::PAGE, 20, &mut pages);
         local.put(pages.pop().unwrap());
         pages.iter_mut().for_each(|page| page.fill(5));
+        let movable = [NR_PAGES, NR_PAGES + 1].map(|pfn| {
+            let page = client.adopt(raw(pfn, RawMigratetype::Movable)).unwrap();
+            client.make_movable(page).unwrap()
+        });
         let before = client.stats();
-        assert_eq!(before.nr_held, 19);
+        assert_eq!(before.nr_held, 21);
 
         // SAFETY: the process has one thread, so the child may do all that the parent may.
         match unsafe { fork() }.unwrap() {
@@ -109,6 +115,7 @@ mod test {
                     client,
                     local,
                     pages,
+                    movable,
                     control,
                     lone,
                 };
@@ -126,6 +133,9 @@ mod test {
         }
 
         assert_eq!(client.stats(), before);
+        let pfns = movable.each_ref().map(|page| page.pin().unwrap().pfn());
+        assert_eq!(pfns, [NR_PAGES, NR_PAGES + 1]);
+        drop(movable);
         assert!(pages.iter().all(|page| page.iter().all(|&byte| byte == 5)));
         drop((pages, local));
         let mut home = Vec::new();
@@ -135,7 +145,7 @@ mod test {
         assert!(!made.free_map().may_have_any());
         let mut pfns: Vec<_> = home.iter().map(|word| word.pfn()).collect();
         pfns.sort_unstable();
-        assert_eq!(pfns, (0..NR_PAGES).collect::<Vec<_>>());
+        assert_eq!(pfns, (0..NR_PAGES + 2).collect::<Vec<_>>());
     }
 
     fn child(found: Found) {
@@ -143,9 +153,14 @@ mod test {
             client,
             local,
             mut pages,
+            movable,
             control,
             lone,
         } = found;
+        let [dropped, kept] = movable;
+        assert_eq!(dropped.pin().unwrap_err(), PinError::Forked);
+        assert_eq!(kept.into_page().unwrap_err(), PinError::Forked);
+        drop(dropped);
         assert_eq!(client.take_one(Class::PAGE).unwrap_err(), Miss::Detached);
         assert_eq!(local.take_one(Class::PAGE).unwrap_err(), Miss::Detached);
         let refused = Taken {
