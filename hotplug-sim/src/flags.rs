@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::import::format::Format;
+use crate::run::RunArgs;
 
 /// Memory hotplug of real and imagined machines: imported, simulated, replayed.
 #[derive(Debug, Parser)]
@@ -20,6 +21,8 @@ pub struct Flags {
 pub enum Command {
     /// Read dumps, logs, traces and configurations of a machine.
     Import(ImportArgs),
+    /// Run the daemon's engine under clients and operators drawn from a seed; check every step.
+    Run(RunArgs),
 }
 
 /// `import`.

@@ -240,26 +240,35 @@ fn in_service(client: Option<&mut Client>) -> Result<&mut Client, CallError> {
     }
 }
 
-/// What the call says of earlier ids: facts, whatever becomes of the call itself.
+/// What the call says of earlier ids: facts, whatever becomes of the call itself. An id may be
+/// abandoned and acknowledged at once, so abandoned ones come first.
 fn settle_ids(
     client: &mut Client,
     custody: &mut Custody,
     acknowledged: u64,
     abandoned: &[u64],
 ) -> Result<(), CallError> {
-    client.ledger.acknowledge(acknowledged);
+    let mut result = Ok(());
     for &id in abandoned {
-        for run in client.ledger.abandon(id)? {
-            let order = run.order.nr_pages();
-            for block in 0..run.nr_blocks {
-                let pfn = run.first.get().saturating_add(block.saturating_mul(order));
-                // What is no longer as it was lent has been freed by the caller meanwhile.
-                let order = u32::from(run.order.get());
-                let _ = custody.take_named_home(client.id, pfn, order, run.generation);
-            }
+        match client.ledger.abandon(id) {
+            Ok(runs) => runs
+                .iter()
+                .for_each(|run| take_back(client.id, custody, run)),
+            Err(error) => result = Err(error),
         }
     }
-    Ok(())
+    client.ledger.acknowledge(acknowledged);
+    result
+}
+
+/// Takes home what is still as it was lent; the rest the caller has freed meanwhile.
+fn take_back(client: ClientId, custody: &mut Custody, run: &LentRun) {
+    for block in 0..run.nr_blocks {
+        let offset = block.saturating_mul(run.order.nr_pages());
+        let pfn = run.first.get().saturating_add(offset);
+        let order = u32::from(run.order.get());
+        let _ = custody.take_named_home(client, pfn, order, run.generation);
+    }
 }
 
 /// What was answered under this id before; `None` for a new id and for no id.

@@ -136,17 +136,17 @@ impl Custody {
         heads: &mut Vec<Pfn>,
         why: &mut Why,
     ) {
-        let mut wanted = wanted;
-        if let Some(ceiling) = self.zones.settings(ask.zone).ceiling_pages {
+        let (asked, mut wanted) = (wanted, wanted);
+        let mut ceiling = None;
+        if let Some(most) = self.zones.settings(ask.zone).ceiling_pages {
             let lent = self.owners.tally().zone_pages(ask.zone);
-            let room = ceiling.saturating_sub(lent) >> ask.order.get();
-            let room = heads
-                .len()
-                .saturating_add(usize::try_from(room).unwrap_or(usize::MAX));
-            if room < wanted {
-                wanted = room;
-                why.zone_ceiling = Some((lent, ceiling));
-            }
+            let room = most.saturating_sub(lent) >> ask.order.get();
+            let room = usize::try_from(room).unwrap_or(usize::MAX);
+            wanted = wanted.min(heads.len().saturating_add(room));
+            ceiling = Some((
+                lent + (num::count(wanted - heads.len()) << ask.order.get()),
+                most,
+            ));
         }
         let is_current = who
             .segment
@@ -178,6 +178,9 @@ impl Custody {
             _ => {
                 take(zones.zone_mut(ask.zone), ask, wanted - heads.len(), heads);
             }
+        }
+        if heads.len() == wanted && wanted < asked {
+            why.zone_ceiling = ceiling;
         }
     }
 

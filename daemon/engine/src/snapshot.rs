@@ -6,7 +6,7 @@ use hugepool_mm::{ContiguityMode, Pfn, PfnRange};
 use crate::Engine;
 use crate::client::Client;
 use crate::command::{CommandError, ListPages};
-use crate::id::{Now, millis};
+use crate::id::{ClientId, Now, millis};
 use crate::info::{
     ContiguityReport, PageTypeReport, PageTypeRow, Pageset, ZoneBuddyInfo, ZoneInfo,
 };
@@ -40,6 +40,16 @@ impl Engine {
             nr_reclaimed_pages: self.nr_reclaimed_pages,
             nr_operations: num::saturate(num::count(self.operations.nr_running())),
         }
+    }
+
+    /// Pages that a client or connection is custodian of; `None` if there is no such.
+    pub fn owned_pages(&self, id: ClientId) -> Option<u64> {
+        self.clients.get(id)?;
+        self.custody
+            .owners
+            .tally()
+            .client(id)
+            .map(|account| account.pages)
     }
 
     /// The zones, by index.

@@ -283,6 +283,21 @@ fn an_abandoned_call_goes_home_but_for_what_was_freed_meanwhile() {
 }
 
 #[test]
+fn an_id_abandoned_and_acknowledged_in_one_call_goes_home() {
+    let mut rig = Rig::new(2);
+    let tenant = rig.tenant(1);
+    ask(&mut rig, tenant.id, &named(1, 10)).unwrap();
+    let request = AllocBulk {
+        acknowledged: 1,
+        abandoned: vec![1],
+        ..named(2, 1)
+    };
+    ask(&mut rig, tenant.id, &request).unwrap();
+    assert_eq!(rig.client(tenant.id).lent, 1);
+    rig.verify();
+}
+
+#[test]
 fn answers_remembered_are_bounded() {
     let mut rig = Rig::new(2);
     let tenant = rig.tenant(1);

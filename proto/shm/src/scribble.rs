@@ -10,17 +10,23 @@ use crate::layout::LANE_CLASSES;
 use crate::raw::Class;
 use crate::sync::{AtomicU32, AtomicU64, Relaxed};
 
-/// A word of a lane that its client may write.
+/// A word of a lane, which its client may write though the daemon says what is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneWord {
     /// Reach of the operation in flight, 0 between operations.
     Busy,
+    /// Odd while the daemon has the lane closed.
+    Epoch,
     /// Words put into `returns` so far.
     ReturnsTail,
+    /// Words that the daemon has taken from `returns` so far.
+    ReturnsHead,
     /// A slot of `returns`, by position.
     Return(u32),
     /// Blocks taken from the grants so far.
     GrantsHead(Class),
+    /// Position behind the last of the grants.
+    GrantsTail(Class),
     /// A slot of the grants, by position.
     Grant(Class, u32),
     /// Position of the oldest block in the magazine.
@@ -68,21 +74,29 @@ impl ControlSegment {
         let lane = self.lane(lane)?;
         let class = match word {
             LaneWord::GrantsHead(class)
+            | LaneWord::GrantsTail(class)
             | LaneWord::Grant(class, _)
             | LaneWord::MagazineBottom(class)
             | LaneWord::MagazineTop(class)
             | LaneWord::Cached(class, _)
             | LaneWord::Wanted(class) => class,
-            LaneWord::Busy | LaneWord::ReturnsTail | LaneWord::Return(_) => Class::PAGE,
+            LaneWord::Busy
+            | LaneWord::Epoch
+            | LaneWord::ReturnsTail
+            | LaneWord::ReturnsHead
+            | LaneWord::Return(_) => Class::PAGE,
         };
         if class.index() >= LANE_CLASSES {
             return None;
         }
         Some(match word {
             LaneWord::Busy => Place::Cursor(&lane.client.busy),
+            LaneWord::Epoch => Place::Cursor(&lane.gate.epoch),
+            LaneWord::ReturnsHead => Place::Cursor(&lane.settled.returns_head),
             LaneWord::ReturnsTail => Place::Cursor(&lane.client.returns_tail),
             LaneWord::Return(at) => Place::Slot(slot(returns_ring(lane).slots, at)),
             LaneWord::GrantsHead(_) => Place::Cursor(grants_ring(lane, class).head),
+            LaneWord::GrantsTail(_) => Place::Cursor(grants_ring(lane, class).tail),
             LaneWord::Grant(_, at) => Place::Slot(slot(grants_ring(lane, class).slots, at)),
             LaneWord::MagazineBottom(_) => Place::Cursor(magazine(lane, class).bottom),
             LaneWord::MagazineTop(_) => Place::Cursor(magazine(lane, class).top),
@@ -113,9 +127,12 @@ mod tests {
         let class = Class::PAGE;
         for (value, word) in (7..).zip([
             LaneWord::Busy,
+            LaneWord::Epoch,
             LaneWord::ReturnsTail,
+            LaneWord::ReturnsHead,
             LaneWord::Return(5000),
             LaneWord::GrantsHead(class),
+            LaneWord::GrantsTail(class),
             LaneWord::Grant(class, 3),
             LaneWord::MagazineBottom(class),
             LaneWord::MagazineTop(class),

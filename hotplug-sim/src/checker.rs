@@ -1,0 +1,151 @@
+//! What must hold after every step, and what must hold at rest.
+
+use core::time::Duration;
+
+use hugepool_engine::{ClientState, Command, OperationState, Reply};
+
+use crate::model::Broken;
+use crate::world::World;
+
+impl World {
+    /// The equations and the sums, after every step.
+    ///
+    /// # Errors
+    /// Pages are lost, doubled or nobody's.
+    pub fn check_conservation(&self) -> Result<(), Broken> {
+        let pages = self.engine.status().pages;
+        if !pages.adds_up() {
+            return Err(format!("the equations do not add up: {pages:?}"));
+        }
+        let present = self.model.nr_present() * self.section_pages();
+        if pages.present != present {
+            return Err(format!("{present} pages should be present: {pages:?}"));
+        }
+        let mut owned_by_all = 0;
+        for tenant in &self.tenants {
+            let Some(owned) = self.engine.owned_pages(tenant.id) else {
+                return Err(format!("client {} is forgotten while it lives", tenant.id));
+            };
+            owned_by_all += owned;
+            let known = tenant.nr_held() + tenant.nr_pending();
+            if tenant.is_honest && owned < known {
+                return Err(format!(
+                    "client {} has {known} pages in hand or promised, the daemon knows {owned}",
+                    tenant.id
+                ));
+            }
+        }
+        if pages.lent != owned_by_all {
+            return Err(format!(
+                "{} pages are lent, clients own {owned_by_all}",
+                pages.lent
+            ));
+        }
+        Ok(())
+    }
+
+    /// The whole structure.
+    ///
+    /// # Errors
+    /// The first thing that does not hold.
+    pub fn check_structure(&self) -> Result<(), Broken> {
+        let report = self.engine.verify();
+        if let Some(finding) = report.findings.first() {
+            return Err(format!(
+                "verify: {} findings, the first: {finding}",
+                report.nr_findings
+            ));
+        }
+        for client in self.engine.list_clients(self.now) {
+            let tenant = self
+                .tenant_of(client.client)
+                .and_then(|at| self.tenants.get(at));
+            let Some(tenant) = tenant else {
+                return Err(format!("client {} is there after its death", client.client));
+            };
+            let is_blamed = client.nr_misuses > 0 || client.state == ClientState::Poisoned;
+            if tenant.is_honest && is_blamed {
+                return Err(format!(
+                    "honest client {} is blamed: {:?} {:?}",
+                    tenant.id, client.state, client.last_misuse
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// With all lanes emptied, an honest client owns exactly what it has in hand or was promised.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn check_at_rest(&mut self) -> Result<(), Broken> {
+        let timeout = Some(Duration::from_millis(10));
+        let command = Command::DrainLanes {
+            slot: None,
+            timeout,
+        };
+        let reply = self.engine.apply(command, self.now, &mut self.outside);
+        let Ok(Reply::Operation(begun)) = reply else {
+            // As many operations as may run are running; another time.
+            return Ok(());
+        };
+        let mut state = begun.state;
+        for _ in 0..5 {
+            if state != OperationState::Running {
+                break;
+            }
+            self.now += Duration::from_millis(10);
+            self.engine.poll(self.now, &mut self.outside);
+            let command = Command::GetOperation { id: begun.id };
+            if let Ok(Reply::Operation(report)) =
+                self.engine.apply(command, self.now, &mut self.outside)
+            {
+                state = report.state;
+            }
+        }
+        self.collect_effects()?;
+        if state == OperationState::Running {
+            return Err(format!("drain {} does not end", begun.id));
+        }
+        for tenant in self.tenants.iter().filter(|tenant| tenant.is_honest) {
+            let owned = self.engine.owned_pages(tenant.id).unwrap_or(0);
+            let known = tenant.nr_held() + tenant.nr_pending();
+            if tenant.stopped.is_empty() && owned != known {
+                return Err(format!(
+                    "at rest, client {} owns {owned} pages and knows of {known}",
+                    tenant.id
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Everybody dies, every operation ends: all pages are home.
+    ///
+    /// # Errors
+    /// They are not.
+    pub fn check_end(&mut self) -> Result<(), Broken> {
+        while !self.tenants.is_empty() {
+            self.die(0)?;
+        }
+        for _ in 0..1000 {
+            self.collect_effects()?;
+            while !self.effects.is_empty() {
+                self.answer_effect(0, true)?;
+                self.collect_effects()?;
+            }
+            self.now += Duration::from_millis(50);
+            self.engine.poll(self.now, &mut self.outside);
+            if self.engine.status().nr_operations == 0 {
+                break;
+            }
+        }
+        self.check_conservation()?;
+        self.check_structure()?;
+        let status = self.engine.status();
+        if status.pages.lent != 0 || status.nr_operations != 0 || self.model.nr_held() != 0 {
+            return Err(format!("not all is home at the end: {status:?}"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,163 @@
+//! `hotplug-sim run`: simulates from seeds, and says how to see a failure again.
+
+use core::time::Duration;
+use std::panic;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Args;
+
+use crate::model::Broken;
+use crate::world::World;
+
+/// Exit status for a broken invariant.
+const BROKEN: u8 = 3;
+/// Every so many checks of the structure, lanes are emptied and counted against hands.
+const REST_EVERY: u64 = 5;
+
+/// Simulates the engine under clients and operators drawn from a seed.
+#[derive(Args, Clone, Debug)]
+pub struct RunArgs {
+    /// The first seed; the same seed gives the same run.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many seeds, from the first on.
+    #[arg(long, default_value_t = 1)]
+    seeds: u64,
+    /// Steps of each run.
+    #[arg(long, default_value_t = 100_000)]
+    steps: u64,
+    /// Stops before this step, counted from 0.
+    #[arg(long)]
+    until: Option<u64>,
+    /// Prints a line for each step.
+    #[arg(long)]
+    trace: bool,
+    /// Checks the whole structure every so many steps.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    verify_every: u64,
+}
+
+/// How a run went.
+#[derive(Clone, Copy, Debug)]
+struct Outcome {
+    nr_steps: u64,
+    trace_hash: u64,
+}
+
+/// What broke, and when.
+#[derive(Clone, Debug)]
+struct Failure {
+    step: u64,
+    broken: Broken,
+    line: String,
+}
+
+/// Runs the verb.
+pub fn run(args: &RunArgs) -> ExitCode {
+    install_hook();
+    for seed in args.seed..args.seed.saturating_add(args.seeds) {
+        let begun = Instant::now();
+        match simulate(args, seed) {
+            Ok(outcome) => report(args, seed, outcome, begun.elapsed()),
+            Err(failure) => {
+                eprintln!("broken at step {}: {}", failure.step, failure.broken);
+                eprintln!("the step: {}", failure.line);
+                eprintln!("replay: {}", replay(args, seed, failure.step));
+                return ExitCode::from(BROKEN);
+            }
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn simulate(args: &RunArgs, seed: u64) -> Result<Outcome, Failure> {
+    CURRENT.set(Some((args.clone(), seed)));
+    let early = |broken| Failure {
+        step: 0,
+        broken,
+        line: String::new(),
+    };
+    let mut world = World::new(seed, args.trace).map_err(early)?;
+    let nr_steps = args.until.map_or(args.steps, |until| until.min(args.steps));
+    for step in 0..nr_steps {
+        STEP.set(step);
+        if let Err(broken) = one_step(args, &mut world, step) {
+            let line = world.trace.line().to_owned();
+            return Err(Failure { step, broken, line });
+        }
+    }
+    let is_whole = nr_steps == args.steps;
+    let trace_hash = world.trace.hash();
+    if is_whole {
+        STEP.set(nr_steps);
+        let at_end = |broken| Failure {
+            step: nr_steps,
+            broken,
+            line: "(the end)".to_owned(),
+        };
+        world.check_end().map_err(at_end)?;
+    }
+    Ok(Outcome {
+        nr_steps,
+        trace_hash,
+    })
+}
+
+fn one_step(args: &RunArgs, world: &mut World, step: u64) -> Result<(), Broken> {
+    world.step(step)?;
+    world.check_conservation()?;
+    if (step + 1).is_multiple_of(args.verify_every) {
+        world.check_structure()?;
+        if ((step + 1) / args.verify_every).is_multiple_of(REST_EVERY) {
+            world.check_at_rest()?;
+            world.check_structure()?;
+        }
+    }
+    Ok(())
+}
+
+thread_local! {
+    /// The run under way, for the way back from a panic: where a panic aborts, nothing after it
+    /// runs.
+    static CURRENT: core::cell::RefCell<Option<(RunArgs, u64)>> =
+        const { core::cell::RefCell::new(None) };
+    static STEP: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
+}
+
+/// Makes a panic anywhere in a run end the process as a broken invariant does.
+fn install_hook() {
+    let before = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        before(info);
+        if let Some((args, seed)) = CURRENT.with(|current| current.borrow().clone()) {
+            eprintln!("replay: {}", replay(&args, seed, STEP.get()));
+            std::process::exit(i32::from(BROKEN));
+        }
+    }));
+}
+
+fn replay(args: &RunArgs, seed: u64, step: u64) -> String {
+    format!(
+        "hotplug-sim run --seed {seed} --steps {} --verify-every {} --until {} --trace",
+        args.steps,
+        args.verify_every,
+        step + 1
+    )
+}
+
+fn report(args: &RunArgs, seed: u64, outcome: Outcome, took: Duration) {
+    let Outcome {
+        nr_steps,
+        trace_hash,
+    } = outcome;
+    let seconds = took.as_secs_f64().max(1e-9);
+    // Counts of steps are far below 2^52.
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    let rate = nr_steps as f64 / seconds;
+    if args.seeds == 1 && !args.trace {
+        println!("seed {seed}: {nr_steps} steps, trace {trace_hash:016x}, {rate:.0} steps/s");
+    } else {
+        eprintln!("seed {seed}: {nr_steps} steps, trace {trace_hash:016x}, {rate:.0} steps/s");
+    }
+}
