@@ -94,7 +94,14 @@ impl World {
                     self.die(at)?;
                 }
             }
-            Effect::Close { .. } | Effect::Forget { .. } => {}
+            // A connection is what is closed: the session is over.
+            Effect::Close { client } => {
+                let at = self.tenant_of(client);
+                if let Some(at) = at.filter(|&at| self.tenants[at].segment.is_none()) {
+                    self.die(at)?;
+                }
+            }
+            Effect::Forget { .. } => {}
         }
         Ok(())
     }

@@ -64,9 +64,11 @@ impl World {
                     .map(|pending| pending.request.request_id),
             );
         }
-        tenant
-            .pending
-            .retain(|pending| !abandoned.contains(&pending.request.request_id));
+        // A session that is shut hears of nothing any more: what it was promised stays its own.
+        if !tenant.is_shut() {
+            let is_kept = |one: &Pending| !abandoned.contains(&one.request.request_id);
+            tenant.pending.retain(is_kept);
+        }
         // The id of this very call is not answered yet.
         let acknowledged = match tenant.acknowledged() {
             last if last == request_id && last > 0 => last - 1,
@@ -225,7 +227,7 @@ impl World {
                 self.trace.add(format_args!("{id} -> {error}"));
                 let is_full = matches!(error, CallError::TooManyUnacknowledged { .. });
                 let tenant = &self.tenants[at];
-                if !is_full && !tenant.is_shut() && tenant.segment.is_some() {
+                if !is_full && !tenant.is_shut() {
                     return Err(format!("{id} was refused a free: {error}"));
                 }
                 self.receive(at, pages)
@@ -254,7 +256,7 @@ impl World {
         let tenant: &Tenant = &self.tenants[at];
         let max_order = u32::from(self.geometry().max_order().get());
         let is_right = match error {
-            CallError::Detached => tenant.is_shut() || tenant.segment.is_none(),
+            CallError::Detached => tenant.is_shut(),
             CallError::Order { .. } => request.order > max_order,
             CallError::ZoneForbidden { .. } | CallError::MovableOnly { .. } => {
                 request.zone.is_some()

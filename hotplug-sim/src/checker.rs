@@ -12,7 +12,7 @@ impl World {
     ///
     /// # Errors
     /// Pages are lost, doubled or nobody's.
-    pub fn check_conservation(&self) -> Result<(), Broken> {
+    pub fn check_conservation(&mut self) -> Result<(), Broken> {
         let pages = self.engine.status().pages;
         if !pages.adds_up() {
             return Err(format!("the equations do not add up: {pages:?}"));
@@ -22,11 +22,19 @@ impl World {
             return Err(format!("{present} pages should be present: {pages:?}"));
         }
         let mut owned_by_all = 0;
-        for tenant in &self.tenants {
+        for tenant in &mut self.tenants {
             let Some(owned) = self.engine.owned_pages(tenant.id) else {
                 return Err(format!("client {} is forgotten while it lives", tenant.id));
             };
             owned_by_all += owned;
+            let ceiling = self.engine.ceiling_pages(tenant.id).unwrap_or(u64::MAX);
+            if owned > tenant.last_owned && owned > ceiling {
+                return Err(format!(
+                    "{} was lent {owned} pages over {ceiling}",
+                    tenant.id
+                ));
+            }
+            tenant.last_owned = owned;
             let known = tenant.nr_held() + tenant.nr_pending();
             if tenant.is_honest && owned < known {
                 return Err(format!(

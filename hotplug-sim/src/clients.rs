@@ -56,9 +56,11 @@ impl World {
             },
             zones: zones.into_iter().map(u32::from).collect(),
             held: Vec::new(),
+            is_closed: false,
             is_honest: true,
             stopped: Vec::new(),
             last_request: 0,
+            last_owned: 0,
             pending: Vec::new(),
         });
         Ok(())
@@ -99,9 +101,11 @@ impl World {
                     terms,
                     zones: zones.into_iter().map(u32::from).collect(),
                     held: Vec::new(),
+                    is_closed: false,
                     is_honest: true,
                     stopped: Vec::new(),
                     last_request: 0,
+                    last_owned: 0,
                     pending: Vec::new(),
                 });
                 Ok(())

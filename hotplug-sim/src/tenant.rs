@@ -34,12 +34,16 @@ pub struct Tenant {
     pub zones: Vec<u32>,
     /// Blocks in hand.
     pub held: Vec<RawPage>,
+    /// The runner was told to close its socket.
+    pub is_closed: bool,
     /// Keeps the protocols.
     pub is_honest: bool,
     /// Threads that are stopped in their window, by lane.
     pub stopped: Vec<Stopped>,
     /// Number of its last call.
     pub last_request: u64,
+    /// Pages it owned after the last step.
+    pub last_owned: u64,
     /// Calls without a reply.
     pub pending: Vec<Pending>,
 }
@@ -54,9 +58,11 @@ impl Tenant {
 
     /// Whether the daemon has shut it out.
     pub fn is_shut(&self) -> bool {
-        self.segment
-            .as_ref()
-            .is_some_and(|segment| segment.closed() != 0)
+        self.is_closed
+            || self
+                .segment
+                .as_ref()
+                .is_some_and(|segment| segment.closed() != 0)
     }
 
     /// Whether a thread is stopped in this lane.

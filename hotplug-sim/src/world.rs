@@ -233,7 +233,14 @@ impl World {
                         return Err(format!("{client} was forgotten and has {nr_known} pages"));
                     }
                 }
-                effect => self.effects.push(effect),
+                effect => {
+                    if let Effect::Close { client } = effect
+                        && let Some(at) = self.tenant_of(client)
+                    {
+                        self.tenants[at].is_closed = true;
+                    }
+                    self.effects.push(effect);
+                }
             }
         }
         Ok(())

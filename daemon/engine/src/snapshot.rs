@@ -52,6 +52,11 @@ impl Engine {
             .map(|account| account.pages)
     }
 
+    /// The most pages that a client or connection may own, if there is a most.
+    pub fn ceiling_pages(&self, id: ClientId) -> Option<u64> {
+        self.clients.get(id)?.ceiling_pages
+    }
+
     /// The zones, by index.
     pub fn list_zones(&self) -> Vec<ZoneReport> {
         let zones = self
