@@ -169,6 +169,7 @@ async fn a_stopped_client_loses_what_it_does_not_use_and_keeps_what_it_holds() {
     // All other sections of its zone can go, though pages of them lie in its lanes.
     let zone = v1::ListSectionsRequest {
         zone: "movable".into(),
+        ..Default::default()
     };
     let sections = admin
         .list_sections(zone)

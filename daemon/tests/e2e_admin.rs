@@ -290,7 +290,7 @@ async fn odd_requests_for_sections_are_refused_with_the_right_code() {
         (both, Code::InvalidArgument),
         (no_order, Code::InvalidArgument),
         (add("normal", 1000), Code::ResourceExhausted),
-        (add("normal", u32::MAX), Code::ResourceExhausted),
+        (add("normal", u32::MAX), Code::InvalidArgument),
     ] {
         assert_eq!(
             code(admin.add_sections(request.clone()).await),
@@ -461,12 +461,63 @@ async fn lanes_and_clients_that_are_not_there_are_not_found() {
     };
     let set = admin.set_pcp(set).await.unwrap().into_inner();
     assert_eq!((set.nr_clients, set.batch, set.high), (0, 31, 100));
+    let nobody = v1::SetLimitsRequest {
+        slot: Some(9),
+        ceiling_pages: None,
+    };
+    assert_eq!(code(admin.set_limits(nobody).await), Code::NotFound);
     let absurd = v1::SetPcpRequest {
         slot: None,
         batch: Some(u32::MAX),
         high: None,
     };
     assert_eq!(code(admin.set_pcp(absurd).await), Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn sections_are_listed_page_by_page() {
+    let daemon = Daemon::tiny();
+    let mut admin = grpc::admin(&daemon).await;
+    let (mut token, mut ids) = (String::new(), Vec::new());
+    loop {
+        let request = v1::ListSectionsRequest {
+            page_size: 3,
+            page_token: token,
+            ..Default::default()
+        };
+        let page = admin.list_sections(request).await.unwrap().into_inner();
+        assert!(page.sections.len() <= 3);
+        ids.extend(page.sections.iter().map(|section| section.id));
+        if page.next_page_token.is_empty() {
+            break;
+        }
+        token = page.next_page_token;
+    }
+    assert_eq!(ids, [0, 1, 16, 17]);
+}
+
+#[tokio::test]
+async fn a_ceiling_bounds_what_is_lent_and_can_be_lifted() {
+    let daemon = Daemon::tiny();
+    let mut admin = grpc::admin(&daemon).await;
+    let mut pages = grpc::pages(&daemon).await;
+    pages.alloc_bulk(want(1, 10, 0)).await.unwrap();
+    let limit = |ceiling_pages| v1::SetLimitsRequest {
+        slot: None,
+        ceiling_pages,
+    };
+    admin.set_limits(limit(Some(15))).await.unwrap();
+    let lent = pages.alloc_bulk(want(2, 10, 0)).await.unwrap().into_inner();
+    assert_eq!(lent.nr_pages, 5);
+    let quota = v1::shortfall::Quota {
+        owned_pages: 15,
+        ceiling_pages: 15,
+    };
+    let reason = lent.shortfall.unwrap().reason.unwrap();
+    assert_eq!(reason, v1::shortfall::Reason::Quota(quota));
+    admin.set_limits(limit(None)).await.unwrap();
+    let lent = pages.alloc_bulk(want(3, 10, 0)).await.unwrap().into_inner();
+    assert_eq!((lent.nr_pages, lent.shortfall), (10, None));
 }
 
 #[tokio::test]

@@ -73,6 +73,7 @@ async fn zones_and_sections_are_listed_with_what_serves_them() {
     }
     let one = v1::ListSectionsRequest {
         zone: "movable".into(),
+        ..Default::default()
     };
     assert_eq!(
         admin
@@ -84,7 +85,10 @@ async fn zones_and_sections_are_listed_with_what_serves_them() {
             .len(),
         2
     );
-    let none = v1::ListSectionsRequest { zone: "dma".into() };
+    let none = v1::ListSectionsRequest {
+        zone: "dma".into(),
+        ..Default::default()
+    };
     let refused = admin.list_sections(none).await.unwrap_err();
     assert_eq!(refused.code(), Code::NotFound);
     assert_eq!(

@@ -117,7 +117,7 @@ fn both_sockets_describe_themselves() {
     let methods = grpcurl
         .run("admin.sock", &[], &["list", "hugepool.v1.Admin"])
         .text;
-    assert_eq!(methods.lines().count(), 23, "{methods}");
+    assert_eq!(methods.lines().count(), 24, "{methods}");
     let message = grpcurl
         .run("admin.sock", &[], &["describe", "hugepool.v1.PageCounts"])
         .text;
@@ -171,6 +171,7 @@ fn each_admin_rpc_answers() {
         ("GetZoneInfo", "{}", "watermarks"),
         ("DrainLanes", "{}", "{"),
         ("SetPcp", "{\"batch\": 31}", "\"batch\": 31"),
+        ("SetLimits", "{\"ceiling_pages\": 1000000}", "{"),
         ("Verify", "{}", "\"ok\": true"),
     ] {
         let text = grpcurl.admin(method, data);
@@ -198,7 +199,7 @@ fn odd_inputs_get_their_code() {
         (
             "AddSections",
             "{\"zone\": \"normal\", \"count\": 4294967295}",
-            "ResourceExhausted",
+            "InvalidArgument",
         ),
         (
             "OnlineSections",

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hugepool_engine::{Command, ListPages, Reply};
+use hugepool_engine::{Command, ListPages, Reply, SectionReport};
 use hugepool_mm::SectionId;
 use hugepool_proto::v1;
 use prost::Message;
@@ -20,6 +20,9 @@ use crate::shared::Shared;
 
 /// No reply is larger: what a client takes by default.
 pub const MAX_REPLY_BYTES: usize = 4 << 20;
+
+/// Sections in one reply: far below that many bytes.
+const MAX_SECTIONS_PER_REPLY: usize = 20_000;
 
 /// The service.
 #[derive(Clone)]
@@ -72,6 +75,28 @@ pub fn slot(asked: u32) -> Result<u16, Status> {
     u16::try_from(asked).map_err(|_| status::no_such_slot(asked))
 }
 
+/// Where to go on: the number that the page before ended with.
+fn page_token(token: &str) -> Result<u64, Status> {
+    if token.is_empty() {
+        return Ok(0);
+    }
+    token
+        .parse()
+        .map_err(|_| status::bad_value("page_token", "not a next_page_token of this rpc"))
+}
+
+/// Keeps the page of sections from `from` on, and says where the next one begins.
+fn cut(sections: &mut Vec<SectionReport>, from: u64, page_size: u32) -> String {
+    let size = match usize::try_from(page_size) {
+        Ok(size @ 1..=MAX_SECTIONS_PER_REPLY) => size,
+        _ => MAX_SECTIONS_PER_REPLY,
+    };
+    sections.retain(|section| u64::from(section.section.get()) >= from);
+    let next = sections.get(size).map(|section| section.section.get());
+    sections.truncate(size);
+    next.map_or_else(String::new, |next| next.to_string())
+}
+
 fn optional_slot(asked: Option<u32>) -> Result<Option<u16>, Status> {
     asked.map(slot).transpose()
 }
@@ -119,9 +144,12 @@ impl v1::admin_server::Admin for AdminService {
         &self,
         request: Request<v1::ListSectionsRequest>,
     ) -> Result<Response<v1::ListSectionsResponse>, Status> {
-        let zone = named(request.into_inner().zone);
+        let request = request.into_inner();
+        let from = page_token(&request.page_token)?;
+        let zone = named(request.zone);
         let command = Command::ListSections { zone };
-        let found = expect!(self.ask(command)?, Reply::Sections(sections) => sections);
+        let mut found = expect!(self.ask(command)?, Reply::Sections(sections) => sections);
+        let next_page_token = cut(&mut found, from, request.page_size);
         let differences = self.shared.memory().audit_aside().await;
         let sections = found
             .into_iter()
@@ -130,7 +158,10 @@ impl v1::admin_server::Admin for AdminService {
                 convert::section(section, difference.unwrap_or_default())
             })
             .collect();
-        sized(v1::ListSectionsResponse { sections }, "name one zone")
+        Ok(Response::new(v1::ListSectionsResponse {
+            sections,
+            next_page_token,
+        }))
     }
 
     async fn list_clients(
@@ -157,18 +188,12 @@ impl v1::admin_server::Admin for AdminService {
         request: Request<v1::ListPagesRequest>,
     ) -> Result<Response<v1::ListPagesResponse>, Status> {
         let request = request.into_inner();
-        let from_pfn = match request.page_token.as_str() {
-            "" => 0,
-            token => token.parse().map_err(|_| {
-                status::bad_value("page_token", "not a next_page_token of this rpc")
-            })?,
-        };
         let command = Command::ListPages(ListPages {
             slot: optional_slot(request.slot)?,
             zone: named(request.zone),
             section: request.section_id.map(SectionId::new),
             limit: request.page_size,
-            from_pfn,
+            from_pfn: page_token(&request.page_token)?,
         });
         let pages = expect!(self.ask(command)?, Reply::Pages(pages) => pages);
         Ok(Response::new(v1::ListPagesResponse {
@@ -299,7 +324,14 @@ impl v1::admin_server::Admin for AdminService {
         let reply = self.ask(Command::GetContiguity { zone })?;
         let zones = expect!(reply, Reply::Contiguity(zones) => zones);
         let zones = zones.into_iter().map(convert::contiguity).collect();
-        sized(v1::GetContiguityResponse { zones }, "name one zone")
+        let mut reply = v1::GetContiguityResponse { zones };
+        if reply.encoded_len() > MAX_REPLY_BYTES {
+            for zone in &mut reply.zones {
+                zone.pb_cached.clear();
+                zone.pb_contiguous.clear();
+            }
+        }
+        sized(reply, "name one zone")
     }
 
     async fn invalidate_contiguity(
@@ -390,6 +422,19 @@ impl v1::admin_server::Admin for AdminService {
             Reply::Pcp { nr_clients, batch, high } => v1::SetPcpResponse { nr_clients, batch, high }
         );
         Ok(Response::new(response))
+    }
+
+    async fn set_limits(
+        &self,
+        request: Request<v1::SetLimitsRequest>,
+    ) -> Result<Response<v1::SetLimitsResponse>, Status> {
+        let request = request.into_inner();
+        let reply = self.ask(Command::SetLimits {
+            slot: optional_slot(request.slot)?,
+            ceiling_pages: request.ceiling_pages,
+        })?;
+        let nr_clients = expect!(reply, Reply::Limits { nr_clients } => nr_clients);
+        Ok(Response::new(v1::SetLimitsResponse { nr_clients }))
     }
 
     async fn evict_client(

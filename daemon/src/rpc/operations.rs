@@ -12,14 +12,18 @@ use hugepool_engine::{
 };
 use hugepool_mm::SectionId;
 use hugepool_proto::v1;
+use prost::Message as _;
 use tonic::{Response, Status};
 
-use super::admin::{mismatch, slot};
+use super::admin::{MAX_REPLY_BYTES, mismatch, slot};
 use super::{convert, status};
 use crate::shared::Shared;
 
 /// How long a kill is waited for: the death of a process with much memory takes its time.
 const KILL_WAIT: Duration = Duration::from_secs(2);
+
+/// Sections in one request: each has its outcome in the reply.
+const MAX_SECTIONS: u32 = 16_384;
 
 /// The sections of a request, as they came.
 pub struct Sections {
@@ -39,6 +43,13 @@ impl Sections {
     /// # Errors
     /// `INVALID_ARGUMENT` when both a count and ids are given.
     pub fn check(self) -> Result<SectionsRequest, Status> {
+        let too_many = || format!("at most {MAX_SECTIONS} sections a call");
+        if self.count > MAX_SECTIONS {
+            return Err(status::bad_value("count", too_many()));
+        }
+        if self.section_ids.len() > MAX_SECTIONS as usize {
+            return Err(status::bad_value("section_ids", too_many()));
+        }
         let sections = match (self.count, self.section_ids.is_empty()) {
             (count, true) => Which::Count(count),
             (0, false) => Which::Ids(self.section_ids.into_iter().map(SectionId::new).collect()),
@@ -96,8 +107,7 @@ pub fn cancel(shared: &Shared, id: u64) -> Result<OperationReport, Status> {
 /// # Errors
 /// Why it was not begun.
 pub fn begin(shared: &Shared, command: Command) -> Result<Response<v1::SectionsResponse>, Status> {
-    let report = ask(shared, command)?;
-    Ok(Response::new(convert::sections_response(report)))
+    outcome(ask(shared, command)?)
 }
 
 /// Does a hotplug operation and answers with what became of each section.
@@ -111,8 +121,20 @@ pub async fn sections(
     let report = run(shared, command).await?;
     match status::of_outcome(&report) {
         Some(status) => Err(status),
-        None => Ok(Response::new(convert::sections_response(report))),
+        None => outcome(report),
     }
+}
+
+/// The outcome of each section, without its details where they would be too much for a reply.
+fn outcome(report: OperationReport) -> Result<Response<v1::SectionsResponse>, Status> {
+    let mut reply = convert::sections_response(report);
+    if reply.encoded_len() > MAX_REPLY_BYTES {
+        for result in &mut reply.results {
+            result.holders.clear();
+            result.onlined = None;
+        }
+    }
+    Ok(Response::new(reply))
 }
 
 /// Begins an operation and waits until it has ended.

@@ -165,10 +165,19 @@ fn count(which: &Which) -> u32 {
 }
 
 async fn list(zone: Option<String>, admin: &mut Admin, out: &Output) -> Result<Outcome, Failure> {
-    let request = ListSectionsRequest {
+    let mut request = ListSectionsRequest {
         zone: zone.unwrap_or_default(),
+        ..ListSectionsRequest::default()
     };
-    let sections = admin.list_sections(request).await?.into_inner().sections;
+    let mut sections = Vec::new();
+    loop {
+        let page = admin.list_sections(request.clone()).await?.into_inner();
+        sections.extend(page.sections);
+        if page.next_page_token.is_empty() {
+            break;
+        }
+        request.page_token = page.next_page_token;
+    }
     let page_bytes = status::page_bytes(admin).await?;
     out.table(&table(&sections, page_bytes))?;
     Ok(Outcome::Done)

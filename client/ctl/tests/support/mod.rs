@@ -215,6 +215,7 @@ impl Admin for Service {
         get_zone_info(GetZoneInfoRequest) -> GetZoneInfoResponse;
         drain_lanes(DrainLanesRequest) -> DrainLanesResponse;
         set_pcp(SetPcpRequest) -> SetPcpResponse;
+        set_limits(SetLimitsRequest) -> SetLimitsResponse;
         evict_client(EvictClientRequest) -> EvictClientResponse;
     }
 }
