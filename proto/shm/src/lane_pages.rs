@@ -8,7 +8,7 @@ use core::mem::MaybeUninit;
 use crate::lane_client::{LaneClient, Miss, TAKE_MAX, Taken};
 use crate::page::{Page, words_of_pages, words_of_slots};
 use crate::raw::{Class, RawPage};
-use crate::slots::as_uninit;
+use crate::slots::{as_uninit, clear};
 use crate::thread_lane::free_run_slowly;
 
 /// Words that are taken at once for slots that lie spread.
@@ -24,6 +24,9 @@ impl LaneClient<'_> {
     /// Fills the empty slots, from the front, and leaves the others untouched.
     #[inline]
     pub(crate) fn fill_pages(&self, class: Class, slots: &mut [Option<Page>]) -> Taken {
+        if let [slot] = slots {
+            return self.fill_one(class, slot);
+        }
         let words = words_of_slots(slots);
         let nr_empty = words.iter().filter(|&&word| word == 0).count();
         if nr_empty == words.len() {
@@ -32,6 +35,22 @@ impl LaneClient<'_> {
             Taken::NOTHING_ASKED
         } else {
             self.fill_spread(class, words, nr_empty)
+        }
+    }
+
+    /// One slot is no slower than one page.
+    #[inline]
+    fn fill_one(&self, class: Class, slot: &mut Option<Page>) -> Taken {
+        if slot.is_some() {
+            return Taken::NOTHING_ASKED;
+        }
+        match self.take_page(class) {
+            Ok(page) => *slot = Some(page),
+            Err(miss) => return Taken::nothing(miss),
+        }
+        Taken {
+            count: 1,
+            miss: None,
         }
     }
 
@@ -107,9 +126,13 @@ impl LaneClient<'_> {
     /// Frees what is in the slots and leaves them empty.
     #[inline]
     pub(crate) fn put_slots(&self, slots: &mut [Option<Page>]) {
+        if let [slot] = slots {
+            // One slot is no slower than one page.
+            return slot.take().map_or((), |page| self.put_page(page));
+        }
         let words = words_of_slots(slots);
         self.put_words(words, &mut free_run_slowly);
-        words.fill(0);
+        clear(words);
     }
 
     /// Frees what is in the list and leaves it empty.
