@@ -239,10 +239,16 @@ impl Remote {
 
 impl Drop for Remote {
     fn drop(&mut self) {
+        let Some(Some(dialled)) = self.dialled.take() else {
+            return;
+        };
         if process::is_child() {
             // The runtime's epoll is the parent's too: taking it down here would take the
             // parent's connections out of it.
-            std::mem::forget(self.dialled.take());
+            std::mem::forget(dialled);
+        } else {
+            // Without waiting: this may be inside an asynchronous runtime, which may not.
+            dialled.runtime.shutdown_background();
         }
     }
 }

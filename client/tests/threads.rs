@@ -149,9 +149,9 @@ fn calls_work_inside_an_asynchronous_runtime() {
         .enable_all()
         .build()
         .unwrap();
-    let client = daemon.attach("async");
-    // An order that no lane caches goes by call.
+    // Attached, used and dropped inside it. An order that no lane caches goes by call.
     let taken = runtime.block_on(async {
+        let client = daemon.attach("async");
         client
             .alloc_pages(Order::new(5).unwrap())
             .map(|block| block.len())
