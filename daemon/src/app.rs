@@ -8,6 +8,7 @@
 use std::io;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use hugepool_shm::passed::PassedError;
 use nix::errno::Errno;
@@ -26,6 +27,9 @@ use crate::sockets::{SocketError, Sockets, StreamSocket};
 use crate::startup::{self, StartError};
 use crate::stats::Stats;
 use crate::systemd::{self, Seen, Watchdog};
+
+/// How often the zones' files are held against the books.
+const AUDIT_PERIOD: Duration = Duration::from_secs(10);
 
 /// Why the daemon does not run, or no longer.
 #[derive(Debug, thiserror::Error)]
@@ -178,6 +182,7 @@ async fn serve(
         () = asked_to_stop(&mut terminate, &mut interrupt) => {}
         () = feed(watchdog) => {}
         () = keep_writing(stats.as_mut()) => {}
+        () = keep_auditing(shared) => {}
         ended = serving.ended() => ended?,
     }
     systemd::stopping();
@@ -208,6 +213,17 @@ async fn keep_writing(stats: Option<&mut Stats>) {
     match stats {
         Some(stats) => stats.keep_writing().await,
         None => std::future::pending().await,
+    }
+}
+
+/// Looks for memory that clients took or gave away behind our back. Never returns.
+async fn keep_auditing(shared: &Shared) {
+    let mut periods = tokio::time::interval(AUDIT_PERIOD);
+    periods.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        periods.tick().await;
+        // What is found is mended and logged there; without a finding it costs one look a zone.
+        shared.memory().audit_aside().await;
     }
 }
 

@@ -1,5 +1,8 @@
 //! What a client may not do to the daemon or to others: wrong lengths, garbage, floods, stalls,
 //! messages cut short, tokens of others. After each: the daemon serves, and its books add up.
+//!
+//! Seen to fail, each by the test of its name: any token accepted; no deadline; no limit a user;
+//! descriptors accepted with a message; a hang-up that does not detach.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,6 @@
 //! The admin verbs that act: sections that come and go, lanes, clients, operations, streams.
+//!
+//! Seen to fail: an operation whose caller went away that is not cancelled.
 
 mod support;
 

@@ -1,4 +1,7 @@
-//! Each rpc of both services over its socket: right inputs, odd inputs, and the code of each refusal.
+//! `Pages` over its socket: right inputs, odd inputs, the code of each refusal; sessions that end.
+//!
+//! Seen to fail: a connection's close that does not end its session; a call given up while it waits
+//! that is not abandoned.
 
 mod support;
 

@@ -1,5 +1,7 @@
 //! What systemd sees, played by the test: sockets bound beforehand, a socket for notifications, a
 //! watchdog.
+//!
+//! Seen to fail: a watchdog that is never fed.
 
 #![allow(
     clippy::unwrap_used,
