@@ -9,7 +9,7 @@ use hugepool_shm::attach::{
     AttachGeometry, AttachMessage, AttachReply, AttachRequest, AttachZone, AttachZoneKind,
     RefusalCode, agree_on_layout,
 };
-use hugepool_shm::control::{ControlGeometry, ControlSegment};
+use hugepool_shm::control::ControlSegment;
 use hugepool_shm::eventfd::Bell;
 use hugepool_shm::message::Connection;
 use hugepool_shm::peer::{PeerCredentials, PeerError};
@@ -175,13 +175,7 @@ fn segment(
     let used_up = |what: &str, error: &dyn std::error::Error| {
         Refusal::new(RefusalCode::UsedUp, format!("{what}: {error}"))
     };
-    let nr_pages: u64 = shared.zones().iter().map(|zone| zone.span_pages).sum();
-    let nr_sections = nr_pages >> shared.geometry().section_order();
-    let geometry = ControlGeometry {
-        nr_lanes,
-        nr_sections: u32::try_from(nr_sections).unwrap_or(u32::MAX),
-        nr_pages,
-    };
+    let geometry = shared.with(|engine, _, _| engine.control_geometry(nr_lanes));
     let len = geometry
         .len_bytes()
         .map_err(|error| used_up("control segment", &error))?;
