@@ -34,6 +34,8 @@ pub fn be_the_daemon_if_asked() {
     let Ok(arguments) = env::var(ROLE) else {
         return;
     };
+    // A test that is killed leaves no daemon behind.
+    nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL).unwrap();
     // Nothing that the test's environment says may change what the daemon does.
     let flags = <hugepool_daemon::flags::Flags as clap::Parser>::parse_from(
         std::iter::once("hugepoold").chain(arguments.lines()),

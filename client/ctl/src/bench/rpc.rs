@@ -18,10 +18,10 @@ const CALLS: u32 = 300;
 /// Times the calls, `reps` windows each.
 pub async fn run(reps: u32, dir: Option<&Path>, report: &Report<'_>) -> Result<(), Failure> {
     let next = "see whether the daemon runs: 'hugepoolctl status'";
-    let dir =
+    let socket =
         runtime_dir::find(dir, "pages.sock").map_err(|error| Failure::refused(error, next))?;
     let unreachable = |error| Failure::refused(error, next);
-    let address = format!("unix:{}", dir.join("pages.sock").display());
+    let address = format!("unix:{}", socket.display());
     let endpoint = Endpoint::from_shared(address).map_err(unreachable)?;
     let mut calls = Calls {
         pages: PagesClient::new(endpoint.connect().await.map_err(unreachable)?),

@@ -75,9 +75,11 @@ impl Victim {
         self.0.id()
     }
 
-    /// Kills it with SIGKILL; it is gone at some moment after that.
-    pub fn kill(&mut self) -> Result<(), Failure> {
-        Ok(self.0.kill()?)
+    /// Kills it with SIGKILL and waits until it is dead.
+    pub fn kill_and_wait(&mut self) -> Result<(), Failure> {
+        self.0.kill()?;
+        self.0.wait()?;
+        Ok(())
     }
 }
 
