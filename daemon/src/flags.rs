@@ -19,7 +19,7 @@ pub struct Flags {
     #[arg(long, value_name = "DIR", env = "HUGEPOOL_RUNTIME_DIR")]
     pub runtime_dir: Option<PathBuf>,
 
-    /// A zone: NAME=SIZE[,kind=normal|movable][,reserve=SIZE][,node=N][,backing=auto|hugetlb|thp|shm].
+    /// A zone: `NAME=SIZE[,kind=normal|movable][,reserve=SIZE][,node=N][,backing=auto|hugetlb|thp|shm]`.
     /// Given any, they replace the zones of the file [default: normal=128MiB movable=128MiB,kind=movable].
     #[arg(
         long = "zone",

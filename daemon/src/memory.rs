@@ -32,8 +32,17 @@ struct ZoneMemory {
     plan: ZonePlan,
     at_start: ChosenBacking,
     storage: Storage,
-    /// Sections with memory, by number, and what serves them.
-    populated: Mutex<BTreeMap<u32, Backing>>,
+    table: Mutex<Table>,
+}
+
+/// What is known of a zone's sections.
+#[derive(Debug, Default)]
+struct Table {
+    /// Those with memory, by number, and what serves them.
+    populated: BTreeMap<u32, Backing>,
+    /// Bytes that audits have found beyond, or short of, what is right, since each was populated
+    /// or punched.
+    found: BTreeMap<u32, i64>,
 }
 
 impl Memory {
@@ -52,7 +61,7 @@ impl Memory {
                     plan,
                     at_start,
                     storage,
-                    populated: Mutex::default(),
+                    table: Mutex::default(),
                 }),
                 Err(error) => Err((plan.name, error)),
             }
@@ -81,7 +90,7 @@ impl Memory {
     /// What lacks, with numbers, in one line; the section has nothing then.
     pub fn populate(&self, zone: ZoneId, section: SectionId) -> Result<BackingReport, String> {
         let zone = self.zone(zone);
-        let mut populated = lock(&zone.populated);
+        let mut table = lock(&zone.table);
         let section_bytes = self.geometry.section_bytes();
         let chosen = choose_more(
             &zone.plan,
@@ -93,7 +102,8 @@ impl Memory {
         zone.storage
             .populate(zone.range(section, self.geometry), chosen.backing)
             .map_err(|error| one_line(&error))?;
-        populated.insert(section.get(), chosen.backing);
+        table.populated.insert(section.get(), chosen.backing);
+        table.found.remove(&section.get());
         Ok(BackingReport {
             name: chosen.backing.name().to_owned(),
             node: zone
@@ -111,23 +121,31 @@ impl Memory {
     /// What the system answered, in one line; how much is left is not known then.
     pub fn punch(&self, zone: ZoneId, section: SectionId) -> Result<(), String> {
         let zone = self.zone(zone);
-        let mut populated = lock(&zone.populated);
+        let mut table = lock(&zone.table);
         zone.storage
             .punch(zone.range(section, self.geometry))
             .map_err(|error| one_line(&error))?;
-        populated.remove(&section.get());
+        table.populated.remove(&section.get());
+        table.found.remove(&section.get());
         Ok(())
     }
 
     /// Compares each zone's file with what it should hold, punches what is nobody's, fills what
-    /// lacks, and says what was found by section, beyond (or, negative, short of) what is right.
-    /// A zone that is being populated or punched is left out.
+    /// lacks, and says what has been found in each section so far, beyond (or, negative, short of)
+    /// what is right. A zone that is being populated or punched is left out.
     pub fn audit(&self) -> BTreeMap<SectionId, i64> {
-        let mut found = BTreeMap::new();
+        let mut all = BTreeMap::new();
         for zone in &self.zones {
-            zone.audit(self.geometry, &mut found);
+            let mut table = match zone.table.try_lock() {
+                Ok(table) => table,
+                Err(TryLockError::WouldBlock) => continue,
+                Err(TryLockError::Poisoned(_)) => panic!("a panic ends the process"),
+            };
+            zone.audit(self.geometry, &mut table);
+            let found = table.found.iter();
+            all.extend(found.map(|(section, nr)| (SectionId::new(*section), *nr)));
         }
-        found
+        all
     }
 
     /// [`Memory::audit`] beside the runtime: it may take as long as populating does.
@@ -140,12 +158,8 @@ impl Memory {
 }
 
 impl ZoneMemory {
-    fn audit(&self, geometry: Geometry, found: &mut BTreeMap<SectionId, i64>) {
-        let populated = match self.populated.try_lock() {
-            Ok(populated) => populated,
-            Err(TryLockError::WouldBlock) => return,
-            Err(TryLockError::Poisoned(_)) => panic!("a panic ends the process"),
-        };
+    fn audit(&self, geometry: Geometry, table: &mut Table) {
+        let Table { populated, found } = table;
         let section_bytes = geometry.section_bytes();
         let expected = u64::try_from(populated.len())
             .unwrap_or(u64::MAX)
@@ -201,10 +215,9 @@ impl ZoneMemory {
     }
 
     /// The section at a place in the zone's file.
-    fn section(&self, offset: u64, geometry: Geometry) -> SectionId {
+    fn section(&self, offset: u64, geometry: Geometry) -> u32 {
         let pages = (offset >> geometry.page_shift()) + u64::from(self.plan.start_pfn);
-        let number = pages >> geometry.section_order();
-        SectionId::new(u32::try_from(number).unwrap_or(u32::MAX))
+        u32::try_from(pages >> geometry.section_order()).unwrap_or(u32::MAX)
     }
 }
 

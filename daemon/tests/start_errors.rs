@@ -39,7 +39,11 @@ static POOL: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// Free huge pages of 2 MiB on this machine.
 fn free_huge_pages() -> Option<u64> {
-    let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+    pool_number("free_hugepages")
+}
+
+fn pool_number(name: &str) -> Option<u64> {
+    let path = format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{name}");
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
@@ -121,18 +125,19 @@ async fn huge_pages_that_are_not_there_are_named_with_the_pool_and_the_next_star
         return skipped("huge_pages_that_are_not_there", "no pool of 2 MiB pages");
     };
     let dir = tempfile::tempdir().unwrap();
-    // Two sections of 4 MiB more than the pool has, whatever it has.
-    let size = (free / 2 + 2) * 4;
+    // Two sections of 4 MiB more than the pool has, used or not.
+    let Some(total) = pool_number("nr_hugepages") else {
+        return skipped("huge_pages_that_are_not_there", "no pool of 2 MiB pages");
+    };
+    let size = (total / 2 + 2) * 4;
     let zone = format!("a={size}MiB,backing=hugetlb");
     let (code, log) = run(dir.path(), &["--section-size", "4MiB", "--zone", &zone]);
     assert_eq!(code, Some(1), "{log}");
-    assert!(log.contains(&format!("free {free} of")), "{log}");
+    assert!(log.contains(&format!(" of {total}")), "{log}");
     assert!(log.contains(&format!("{} huge pages", size / 2)), "{log}");
-    assert_eq!(
-        free_huge_pages(),
-        Some(free),
-        "every page is back in the pool"
-    );
+    support::until("every page is back in the pool", || {
+        free_huge_pages() >= Some(free)
+    });
 
     let mut daemon = Daemon::spawn_in(dir.path(), TINY);
     daemon.wait_for_line("ready");
@@ -154,7 +159,7 @@ async fn a_pool_that_is_large_enough_serves_and_is_given_back_at_the_end() {
     verify(&mut grpc::admin(&daemon).await).await;
     let (status, log) = daemon.stop();
     assert!(status.success(), "{log}");
-    support::until("the pool is as it was", || free_huge_pages() == Some(free));
+    support::until("the pool is as it was", || free_huge_pages() >= Some(free));
 }
 
 #[tokio::test]
@@ -265,7 +270,7 @@ async fn a_hot_add_beyond_the_pool_is_refused_with_numbers_and_changes_nothing()
             Err(status) => break status,
         }
         nr_added += 1;
-        assert!(nr_added <= 3, "more than the pool has");
+        assert!(nr_added <= free / 2, "more than the pool has");
     };
     assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
     assert!(
@@ -277,5 +282,5 @@ async fn a_hot_add_beyond_the_pool_is_refused_with_numbers_and_changes_nothing()
     assert_eq!(after.present, before.present + nr_added * 1024);
     let (status, log) = tokio::task::spawn_blocking(|| daemon.stop()).await.unwrap();
     assert!(status.success(), "{log}");
-    support::until("the pool is as it was", || free_huge_pages() == Some(free));
+    support::until("the pool is as it was", || free_huge_pages() >= Some(free));
 }

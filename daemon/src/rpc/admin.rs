@@ -1,8 +1,8 @@
 //! `hugepool.v1.Admin`: request → command → reply. Decides nothing.
 //!
 //! Each handler checks the shape, makes one [`Command`], and renames the fields of its [`Reply`].
-//! What takes time is waited for in [`operations`](super::operations), what flows in
-//! [`streams`](super::streams); errors become codes in [`status`](super::status) alone.
+//! What takes time is waited for in [`operations`], what flows in
+//! [`streams`]; errors become codes in [`status`] alone.
 
 use std::sync::Arc;
 use std::time::Duration;
