@@ -308,3 +308,30 @@ fn unknown_things_end_with_1_and_bad_values_with_2() {
         );
     }
 }
+
+#[test]
+fn each_bench_measures_something_and_ends_with_a_verdict() {
+    let zones = [
+        "normal=320MiB,backing=shm,reserve=512MiB",
+        "movable=8MiB,kind=movable,backing=shm",
+    ];
+    let daemon = Daemon::with_zones("ctl-bench", &zones);
+    for name in ["bulk", "svc", "attach", "rpc", "reclaim"] {
+        let printed = text(&daemon, &["bench", name, "--reps", "1", "-J"]);
+        let lines: Vec<Value> = printed
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let cases: Vec<_> = lines.iter().map(|line| line["case"].as_str()).collect();
+        assert_eq!(cases.first(), Some(&Some("environment")), "{printed}");
+        assert_eq!(cases.last(), Some(&Some("verify")), "{printed}");
+        assert_eq!(lines[lines.len() - 1]["ok"], Value::Bool(true), "{printed}");
+        let measured = &lines[1..lines.len() - 1];
+        assert!(!measured.is_empty(), "{printed}");
+        for line in measured {
+            assert_eq!(line["bench"], *name);
+            let median = line["median"].as_f64();
+            assert!(median.is_some_and(|median| median >= 0.0), "{line}");
+        }
+    }
+}
