@@ -21,6 +21,7 @@ pub struct Flags {
 
     /// A zone: `NAME=SIZE[,kind=normal|movable][,reserve=SIZE][,node=N][,backing=auto|hugetlb|thp|shm]`.
     /// Given any, they replace the zones of the file [default: normal=128MiB movable=128MiB,kind=movable].
+    #[allow(rustdoc::broken_intra_doc_links, reason = "the brackets are help text")]
     #[arg(
         long = "zone",
         value_name = "ZONE",

@@ -1,7 +1,7 @@
 //! Sections and zones by name: ids, states, kinds, and what a section row holds.
 //!
 //! The table keeps the legal transitions; what they do to pages is
-//! [`hotplug`](crate::hotplug) and [`isolate`](crate::isolate).
+//! [`hotplug`](crate::hotplug) and [`online`](crate::online).
 
 use core::fmt;
 

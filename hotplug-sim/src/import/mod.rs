@@ -1,7 +1,7 @@
 //! Reads what people have lying about of a machine's memory: dumps, logs, traces, configurations.
 //!
 //! [`import`] takes the bytes of some files and gives one [`Import`], the object of
-//! `hotplug-sim import -J`. The path of a byte: [`clean`] undoes mail and terminal, [`line`]
+//! `hotplug-sim import -J`. The path of a byte: [`clean`] undoes mail and terminal, [`line`](mod@line)
 //! takes off prefixes, [`read`] offers each line to the parsers (one file for each family),
 //! which write a [`draft`] in the units of the source; [`finish`] turns it into the [`model`]
 //! once the [`page_size`] is known, and [`merge`] makes one of several. [`machine`] is the
