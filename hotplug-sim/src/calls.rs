@@ -1,7 +1,8 @@
 //! What clients ask by call; replies that are lost, repeated or given up.
 
 use hugepool_engine::{
-    AllocBulk, AllocOutcome, AllocReply, CallError, ClaimedRun, FreeBulk, Patience, Shortfall,
+    AllocBulk, AllocOutcome, AllocReply, CallError, ClaimedRun, FreeBulk, Misuse, Patience,
+    Shortfall,
 };
 use hugepool_mm::Migratetype;
 use hugepool_shm::raw::{RawMigratetype, RawPage};
@@ -233,6 +234,61 @@ impl World {
                 self.receive(at, pages)
             }
         }
+    }
+
+    /// An honest client gives a block back by a claim that is wrong in one thing, then twice by
+    /// the right one: refused each time but one, with the right reason.
+    pub(crate) fn probe(&mut self) -> Result<(), Broken> {
+        let like = |tenant: &Tenant| tenant.is_honest && !tenant.is_shut();
+        let Some(at) = self.some_tenant(|one| like(one) && !one.held.is_empty()) else {
+            return Ok(());
+        };
+        let pages = self.let_go(at, 1)?;
+        let Some(right) = pages.first().map(|page| claim(*page)) else {
+            return Ok(());
+        };
+        let order = (right.order + 1 + self.prng.below_u32(5)) % 7;
+        let generation = right.generation ^ (1 << self.prng.below_u32(20));
+        let runs = vec![
+            ClaimedRun { order, ..right },
+            ClaimedRun {
+                generation,
+                ..right
+            },
+            right,
+            right,
+        ];
+        let request = FreeBulk {
+            request_id: 0,
+            acknowledged: 0,
+            runs,
+        };
+        let id = self.tenants[at].id;
+        self.tenants[at].nr_probes += 3;
+        self.trace.add(format_args!("{id} {}", right.first_pfn));
+        let reply = self
+            .engine
+            .free_bulk(id, &request)
+            .map_err(|error| error.to_string())?;
+        let reasons: Vec<&Misuse> = reply
+            .refused
+            .iter()
+            .map(|refused| &refused.misuse)
+            .collect();
+        let is_right = matches!(
+            reasons[..],
+            [
+                Misuse::WrongOrder { .. },
+                Misuse::Stale { .. },
+                Misuse::NotLent { .. }
+            ]
+        );
+        if is_right && reply.nr_blocks == 1 {
+            return Ok(());
+        }
+        Err(format!(
+            "{id} claimed {request:?} and was answered {reply:?}"
+        ))
     }
 
     /// A reply has arrived.

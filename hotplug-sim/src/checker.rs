@@ -71,7 +71,8 @@ impl World {
             let Some(tenant) = tenant else {
                 return Err(format!("client {} is there after its death", client.client));
             };
-            let is_blamed = client.nr_misuses > 0 || client.state == ClientState::Poisoned;
+            let is_blamed =
+                client.nr_misuses != tenant.nr_probes || client.state == ClientState::Poisoned;
             if tenant.is_honest && is_blamed {
                 return Err(format!(
                     "honest client {} is blamed: {:?} {:?}",

@@ -60,6 +60,7 @@ impl World {
             is_honest: true,
             stopped: Vec::new(),
             last_request: 0,
+            nr_probes: 0,
             last_owned: 0,
             pending: Vec::new(),
         });
@@ -105,6 +106,7 @@ impl World {
                     is_honest: true,
                     stopped: Vec::new(),
                     last_request: 0,
+                    nr_probes: 0,
                     last_owned: 0,
                     pending: Vec::new(),
                 });

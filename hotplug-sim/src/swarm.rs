@@ -29,6 +29,8 @@ pub enum Event {
     Call,
     /// A client gives pages back by call.
     FreeCall,
+    /// A client gives back what is not quite its own.
+    Probe,
     /// A reply that was lost is asked for again, or given up.
     Repeat,
     /// A client maps and unmaps what was announced.
@@ -68,7 +70,7 @@ pub enum Event {
 }
 
 /// Events with the weight they have when none is off.
-const EVENTS: [(Event, u32); 27] = [
+const EVENTS: [(Event, u32); 28] = [
     (Event::Attach, 2),
     (Event::HangUp, 1),
     (Event::Die, 2),
@@ -78,6 +80,7 @@ const EVENTS: [(Event, u32); 27] = [
     (Event::PutIntoMap, 10),
     (Event::Call, 30),
     (Event::FreeCall, 15),
+    (Event::Probe, 4),
     (Event::Repeat, 8),
     (Event::Map, 12),
     (Event::Stop, 3),

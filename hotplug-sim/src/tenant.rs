@@ -42,6 +42,8 @@ pub struct Tenant {
     pub stopped: Vec<Stopped>,
     /// Number of its last call.
     pub last_request: u64,
+    /// Wrong claims that it made on purpose, and was refused.
+    pub nr_probes: u64,
     /// Pages it owned after the last step.
     pub last_owned: u64,
     /// Calls without a reply.

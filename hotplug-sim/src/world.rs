@@ -114,6 +114,7 @@ impl World {
             Event::PutIntoMap => self.put_into_map(),
             Event::Call => self.call(),
             Event::FreeCall => self.free_call(),
+            Event::Probe => self.probe(),
             Event::Repeat => self.repeat(),
             Event::Map => self.map(),
             Event::Stop => self.stop(),

@@ -118,6 +118,11 @@ impl Operation {
         self.tasks.iter().position(|task| task.section() == section)
     }
 
+    /// Where a section of it is.
+    pub fn step_of(&self, section: SectionId) -> Option<Step> {
+        Some(self.tasks[self.task_of(section)?].step)
+    }
+
     /// A section is done, or refused.
     pub fn end_task(&mut self, at: usize, result: Result<(), SectionRefusal>, now: Now) {
         let began = self.began;

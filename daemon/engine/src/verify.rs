@@ -4,11 +4,12 @@
 //! once, by one head of the right order; all counts agree. Costs time by pages in use:
 //! pageblocks that are wholly free and have nothing lent are passed by.
 
-use hugepool_mm::{Pfn, PfnRange, SectionId, Zone};
+use hugepool_mm::{Pfn, PfnRange, SectionId, SectionState, Zone};
 
 use crate::Engine;
 use crate::id::ClientId;
 use crate::num;
+use crate::operation::Step;
 use crate::report::PageCounts;
 use crate::tally::Place;
 
@@ -118,7 +119,10 @@ impl Engine {
                     counts.lent
                 )
             });
+            let mut nr_leaving = 0;
             for info in zone.sections() {
+                nr_leaving += u32::from(info.state == SectionState::GoingOffline);
+                self.verify_step(info.id, info.state, &mut report);
                 if info.state.is_managed() {
                     self.verify_section(zone, info.id, &mut owned, &mut report);
                 } else {
@@ -131,9 +135,33 @@ impl Engine {
                     });
                 }
             }
+            let counted = zones.nr_leaving(at);
+            report.expect(counted == nr_leaving, || {
+                let name = &settings.name;
+                format!("zone {name}: {nr_leaving} sections are leaving, {counted} counted")
+            });
         }
         self.verify_accounts(&owned, &mut report);
         report
+    }
+
+    /// A section is on its way exactly while an operation works on it; only what could not be
+    /// given back may wait without one.
+    fn verify_step(&self, section: SectionId, state: SectionState, report: &mut VerifyReport) {
+        let row = self.custody.zones.section(section);
+        let operation = row.and_then(|row| row.operation);
+        let task = operation.and_then(|id| self.operations.get(id)?.step_of(section));
+        let is_right = match state {
+            SectionState::Absent | SectionState::Offline | SectionState::Online => {
+                operation.is_none()
+            }
+            SectionState::Adding => matches!(task, Some(Step::Populating | Step::Unwinding)),
+            SectionState::GoingOffline => task == Some(Step::Leaving),
+            SectionState::Removing => operation.is_none() || task == Some(Step::Punching),
+        };
+        report.expect(is_right, || {
+            format!("section {section} is {state}, operation {operation:?} is at {task:?} with it")
+        });
     }
 
     /// What is not free in a section is in the zone's lists or lent, and nothing else is.

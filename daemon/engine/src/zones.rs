@@ -277,6 +277,11 @@ impl Zones {
         Ok(())
     }
 
+    /// Sections of a zone that are going offline.
+    pub fn nr_leaving(&self, at: usize) -> u32 {
+        self.nr_leaving[at]
+    }
+
     /// Bit per zone index that has a section on its way out: its pages should come home.
     pub fn leaving(&self) -> u32 {
         let zones = self
