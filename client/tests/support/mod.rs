@@ -177,6 +177,8 @@ impl Drop for Daemon {
         // It may have been killed by the test already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // Ended the hard way, it could not; nobody else would come by.
+        let _ = hugepool_shm::stats::remove_left_over(&self.dir);
         let _ = fs::remove_dir_all(&self.dir);
     }
 }

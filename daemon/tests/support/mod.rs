@@ -171,6 +171,8 @@ impl Drop for Daemon {
         // By handle, not by name: a process of this test alone.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // Ended the hard way, it could not; nobody else would come by.
+        let _ = hugepool_shm::stats::remove_left_over(&self.path);
         if thread::panicking() {
             while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(1)) {
                 self.log.push(line);
