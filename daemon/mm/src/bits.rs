@@ -211,6 +211,23 @@ pub(crate) fn largest_run(words: &[u64], limit: u32) -> Option<u32> {
     best
 }
 
+/// The pages of word `at` that lie in a free run of order `limit` or larger.
+#[inline]
+pub(crate) fn in_large_runs(words: &[u64], at: usize, limit: u32) -> u64 {
+    if limit < WORD_ORDER {
+        // The starts lie `2^limit` apart, so the runs do not reach into each other.
+        return fold(words[at], limit).wrapping_mul(low_bits(1 << limit));
+    }
+    let len = 1 << (limit - WORD_ORDER);
+    let first = at & !(len - 1);
+    let group = words.get(first..first + len);
+    if group.is_some_and(|group| group.iter().all(|&w| w == u64::MAX)) {
+        u64::MAX
+    } else {
+        0
+    }
+}
+
 /// Adds `sign` times the runs of one word, of orders below 6 and below `limit` (a
 /// pageblock of 32 pages is wholly free, not a run, when all of it is free).
 #[inline]
@@ -319,6 +336,13 @@ mod tests {
             for (off, order) in (0u32..).zip(&orders) {
                 if let Some(order) = *order {
                     assert_eq!(merged_order(&words, off, 0, 9), order);
+                }
+            }
+            for limit in 0..=9 {
+                for (off, order) in (0u32..).zip(&orders) {
+                    let (at, bit) = word_bit(off);
+                    let is_large = in_large_runs(&words, at, limit) & bit != 0;
+                    assert_eq!(is_large, order.is_some_and(|order| order >= limit));
                 }
             }
             let tally = tally_block(&words, 9);

@@ -118,11 +118,7 @@ impl BlockSet {
         if self.len == 0 {
             return None;
         }
-        let mut at = 0;
-        for &start in self.starts[..self.nr_levels].iter().rev() {
-            at = (at << 6) | (63 - self.words[index(start + at)].leading_zeros());
-        }
-        Some(at)
+        Some(self.descend_last(self.nr_levels, 0))
     }
 
     /// The smallest member that is not below `from`.
@@ -144,6 +140,24 @@ impl BlockSet {
             }
             // Nothing left in this word: look for the next word that has something.
             from = (from >> 6) + 1;
+        }
+        None
+    }
+
+    /// The largest member that is not above `to`.
+    #[must_use]
+    pub fn last_to(&self, to: u32) -> Option<u32> {
+        if self.len == 0 {
+            return None;
+        }
+        let mut to = to.min(self.bound.saturating_sub(1));
+        for height in 0..self.nr_levels {
+            let word = self.level(height)[index(to >> 6)] & low_bits((to & 63) + 1);
+            if word != 0 {
+                return Some(self.descend_last(height, (to | 63) - word.leading_zeros()));
+            }
+            // Nothing left in this word: look for the word before it that has something.
+            to = (to >> 6).checked_sub(1)?;
         }
         None
     }
@@ -199,6 +213,15 @@ impl BlockSet {
         let mut at = at;
         for &start in self.starts[..height].iter().rev() {
             at = (at << 6) | self.words[index(start + at)].trailing_zeros();
+        }
+        at
+    }
+
+    /// As [`descend_first`](Self::descend_first), the largest.
+    fn descend_last(&self, height: usize, at: u32) -> u32 {
+        let mut at = at;
+        for &start in self.starts[..height].iter().rev() {
+            at = (at << 6) | (63 - self.words[index(start + at)].leading_zeros());
         }
         at
     }
@@ -273,6 +296,7 @@ mod tests {
             assert_eq!(set.first(), plain.first().copied());
             assert_eq!(set.last(), plain.last().copied());
             assert_eq!(set.first_from(from), plain.range(from..).next().copied());
+            assert_eq!(set.last_to(from), plain.range(..=from).next_back().copied());
         }
         assert!(set.is_sound());
         assert!(set.iter().eq(plain.iter().copied()));
@@ -300,5 +324,6 @@ mod tests {
         assert_eq!(set.metadata_bytes(), 0);
         assert!(!set.contains(5));
         assert_eq!(set.first_from(0), None);
+        assert_eq!(set.last_to(u32::MAX), None);
     }
 }

@@ -13,7 +13,8 @@
 
 use crate::Geometry;
 use crate::bits::{self, Tally, WORD_ORDER};
-use crate::num::index;
+use crate::bulk::NOTHING_SPARED;
+use crate::num::{index, low_bits};
 use crate::pageblock::{NR_POOLS, PoolIndex, Row};
 use crate::pool::Pool;
 
@@ -150,44 +151,83 @@ impl Buddy {
             return Some(self.take_large(pool, order, found));
         }
         let block = self.open(pool, found);
-        Some(self.take_in_open(pool, block, order))
+        let taken = self.take_in_open(pool, block, order, NOTHING_SPARED);
+        Some(taken.expect("the index says there is a free run"))
     }
 
-    /// Takes the best block out of an opened pageblock that has a free run for it.
-    pub fn take_in_open(&mut self, pool: PoolIndex, block: u32, order: u32) -> u32 {
+    /// Takes the best block out of an opened pageblock that has a free run for it; `None`
+    /// if all such runs are of order `spare` or larger.
+    pub fn take_in_open(
+        &mut self,
+        pool: PoolIndex,
+        block: u32,
+        order: u32,
+        spare: u32,
+    ) -> Option<u32> {
         let row = self.row(block);
         let shape = self.shape;
         let words = Self::words(&mut self.bits, shape, block);
         let (off, cut_from) = if row.nr_free() == shape.block_pages {
             (0, shape.pageblock_order)
         } else {
-            bits::best_fit(words, order, row.largest()).expect("the index says there is a free run")
+            bits::best_fit(words, order, row.largest())?
         };
+        if cut_from >= spare {
+            return None;
+        }
         self.take_at(pool, block, off, order, cut_from);
-        shape.join(block, off)
+        Some(shape.join(block, off))
     }
 
-    /// Takes exactly this block, if all of it is free; isolated blocks are out of reach.
-    pub fn take_exact(&mut self, pfn: u32, order: u32) -> bool {
+    /// Whether all of a block is free and within reach.
+    pub fn is_free_block(&self, pfn: u32, order: u32) -> bool {
         let shape = self.shape;
         let (block, off) = shape.split(pfn);
         if order >= shape.pageblock_order {
-            let blocks = block..block + (1 << (order - shape.pageblock_order));
-            let is_whole = |row: Row| row.nr_free() == shape.block_pages && !row.is_isolated();
-            let all_free = blocks.clone().all(|block| is_whole(self.row(block)));
-            if all_free {
-                blocks.for_each(|block| self.take_whole(block));
-            }
-            return all_free;
+            let mut blocks = block..block + (1 << (order - shape.pageblock_order));
+            return blocks.all(|block| {
+                let row = self.row(block);
+                row.nr_free() == shape.block_pages && !row.is_isolated()
+            });
         }
         let row = self.row(block);
         let is_free = match self.block_bits(block) {
             Some(words) => bits::is_free_run(words, off, order),
             None => row.nr_free() != 0,
         };
-        if !is_free || row.is_isolated() {
+        is_free && !row.is_isolated()
+    }
+
+    /// Free pages among the `nr` at `off` of a pageblock; both are multiples of a power of
+    /// two that divides 64, or of 64.
+    pub fn nr_free_in(&self, block: u32, off: u32, nr: u32) -> u32 {
+        match self.block_bits(block) {
+            Some(words) if nr < 64 => {
+                (words[index(off >> WORD_ORDER)] >> (off & 63) & low_bits(nr)).count_ones()
+            }
+            Some(words) => words[index(off >> WORD_ORDER)..index((off + nr) >> WORD_ORDER)]
+                .iter()
+                .map(|word| word.count_ones())
+                .sum(),
+            None if self.row(block).nr_free() == 0 => 0,
+            None => nr,
+        }
+    }
+
+    /// Takes exactly this block, if all of it is free; isolated blocks are out of reach.
+    pub fn take_exact(&mut self, pfn: u32, order: u32) -> bool {
+        if !self.is_free_block(pfn, order) {
             return false;
         }
+        let shape = self.shape;
+        let (block, off) = shape.split(pfn);
+        if order >= shape.pageblock_order {
+            for block in block..block + (1 << (order - shape.pageblock_order)) {
+                self.take_whole(block);
+            }
+            return true;
+        }
+        let row = self.row(block);
         self.open_block(block);
         let words = Self::words(&mut self.bits, shape, block);
         let cut_from = bits::merged_order(words, off, order, shape.pageblock_order);

@@ -9,6 +9,9 @@ use crate::buddy::Buddy;
 use crate::num::{index, low_bits, to_u32};
 use crate::pageblock::PoolIndex;
 
+/// No free run is this large.
+pub(crate) const NOTHING_SPARED: u32 = u32::MAX;
+
 impl Buddy {
     /// Takes up to `nr` blocks from a pool, in runs as long as can be had without
     /// breaking a wholly free pageblock while a partly free one has any.
@@ -35,16 +38,18 @@ impl Buddy {
                 break;
             };
             let block = self.open(pool, found);
-            left -= self.take_in_block(pool, block, order, left, base, out);
+            left -= self.take_in_block(pool, block, order, NOTHING_SPARED, left, base, out);
         }
         nr - left
     }
 
-    /// Takes up to `nr` blocks of an order below the pageblock's out of one given pageblock.
+    /// Takes up to `nr` blocks of an order below the pageblock's out of one given pageblock,
+    /// and breaks no free run of order `spare` or larger for them.
     pub fn take_from_block(
         &mut self,
         block: u32,
         order: u32,
+        spare: u32,
         nr: usize,
         base: u32,
         out: &mut Vec<crate::Pfn>,
@@ -55,15 +60,22 @@ impl Buddy {
             if row.nr_free() == 0 || row.largest() < order {
                 break;
             }
-            self.open_block(block);
-            if order < WORD_ORDER {
-                left -= self.take_in_block(row.pool(), block, order, left, base, out);
-            } else {
-                out.push(crate::Pfn::new(
-                    base + self.take_in_open(row.pool(), block, order),
-                ));
-                left -= 1;
+            if row.nr_free() == self.shape.block_pages && spare <= self.shape.pageblock_order {
+                break;
             }
+            self.open_block(block);
+            let taken = if order < WORD_ORDER {
+                self.take_in_block(row.pool(), block, order, spare, left, base, out)
+            } else if let Some(pfn) = self.take_in_open(row.pool(), block, order, spare) {
+                out.push(crate::Pfn::new(base + pfn));
+                1
+            } else {
+                0
+            };
+            if taken == 0 {
+                break;
+            }
+            left -= taken;
         }
         nr - left
     }
@@ -107,12 +119,18 @@ impl Buddy {
         })
     }
 
-    /// Takes up to `nr` blocks of an order below 6 out of one opened pageblock.
+    /// Takes up to `nr` blocks of an order below 6 out of one opened pageblock, none of
+    /// them from a free run of order `spare` or larger.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one visit of one pageblock, in full"
+    )]
     fn take_in_block(
         &mut self,
         pool: PoolIndex,
         block: u32,
         order: u32,
+        spare: u32,
         nr: usize,
         base: u32,
         out: &mut Vec<crate::Pfn>,
@@ -126,7 +144,10 @@ impl Buddy {
         out.reserve(nr);
         for at in 0..words.len() {
             let before = words[at];
-            let runs = bits::fold(before, order);
+            let mut runs = bits::fold(before, order);
+            if spare <= row.largest() {
+                runs &= !bits::in_large_runs(words, at, spare);
+            }
             if runs == 0 {
                 continue;
             }

@@ -65,6 +65,7 @@ impl Zone {
         self.managed += nr_pages;
         self.contiguity.nr_whole_sections += u64::from(is_whole);
         self.contiguity_changed();
+        self.restart.forget_positions();
         self.recompute_marks();
         let gained = self.free_blocks_movable();
         let blocks_by_order = gained
@@ -139,6 +140,7 @@ impl Zone {
             .expect("a zone manages its sections' pages");
         self.contiguity.nr_whole_sections -= u64::from(is_whole);
         self.contiguity_changed();
+        self.restart.forget_positions();
         self.recompute_marks();
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! Free and held runs of a pageblock, skip bits, and taking free pages out of one
 //! given pageblock. Nothing here decides where to scan.
 
+use crate::bulk::NOTHING_SPARED;
 use crate::num::{index, low_u32};
 use crate::{Migratetype, Order, Pfn, PfnRange, SectionId, Zone, bits};
 
@@ -115,8 +116,9 @@ impl Zone {
             return 0;
         }
         let base = self.config.start.get();
+        let order = u32::from(order.get());
         self.buddy
-            .take_from_block(block, u32::from(order.get()), nr, base, out)
+            .take_from_block(block, order, NOTHING_SPARED, nr, base, out)
     }
 
     /// Takes exactly this block, if all of it is free and none of it is isolated: for a
@@ -130,6 +132,15 @@ impl Zone {
             Some(offset) => self.buddy.take_exact(offset, u32::from(order.get())),
             None => false,
         }
+    }
+
+    /// Whether the block is all free and can be handed out; false where no block of that
+    /// order can start.
+    #[must_use]
+    pub fn is_free_block(&self, pfn: Pfn, order: Order) -> bool {
+        let is_possible = pfn.is_aligned(order) && order <= self.geometry.max_order();
+        let offset = self.offset_of(pfn).filter(|_| is_possible);
+        offset.is_some_and(|offset| self.buddy.is_free_block(offset, u32::from(order.get())))
     }
 
     /// Gives a managed pageblock to the requests of a type, with all that is free in it.
@@ -153,12 +164,23 @@ impl Zone {
             let row = self.buddy.row(block);
             if row.is_managed() {
                 self.buddy.set_row(block, row.with_skip(skip));
+                self.has_skips |= skip;
             }
         }
     }
 
+    /// A managed pageblock gave a scanner nothing.
+    pub(crate) fn skip_block(&mut self, block: u32) {
+        self.buddy
+            .set_row(block, self.buddy.row(block).with_skip(true));
+        self.has_skips = true;
+    }
+
     /// Makes every pageblock worth scanning again.
     pub fn clear_skips(&mut self) {
+        if !core::mem::take(&mut self.has_skips) {
+            return;
+        }
         for section in self.present_sections.iter().collect::<Vec<_>>() {
             for block in self.section_blocks(section) {
                 let row = self.buddy.row(block);

@@ -15,6 +15,7 @@ use crate::contiguity::Contiguity;
 use crate::num::{index, low_u32};
 use crate::pageblock::ISOLATE_POOL;
 use crate::pcp::Pcp;
+use crate::restart::Restart;
 use crate::section::Section;
 use crate::setup::Marks;
 use crate::{Geometry, Migratetype, Pfn, PfnRange, ZoneId, ZoneKind};
@@ -94,6 +95,9 @@ pub struct Zone {
     pub(crate) pcp: Pcp,
     pub(crate) marks: Marks,
     pub(crate) contiguity: Contiguity,
+    pub(crate) restart: Restart,
+    /// Whether a pageblock may have its skip bit set.
+    pub(crate) has_skips: bool,
     /// Kept to save an allocation per refill.
     pub(crate) scratch: Vec<Pfn>,
 }
@@ -136,6 +140,8 @@ impl Zone {
             pcp: Pcp::new(geometry.pageblock_order()),
             marks: Marks::default(),
             contiguity: Contiguity::default(),
+            restart: Restart::default(),
+            has_skips: false,
             scratch: Vec::new(),
             config,
         })

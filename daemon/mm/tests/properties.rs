@@ -53,6 +53,10 @@ fn op(nr: u16) -> impl Strategy<Value = Op> {
         1 => Just(Op::Invalidate),
         1 => any::<u8>().prop_map(|mode| Op::Mode { mode }),
         1 => any_page.prop_map(|pfn| Op::Skip { pfn }),
+        2 => (any::<u8>(), any::<u8>(), any::<usize>())
+            .prop_map(|(mode, order, mt)| Op::CompactBegin { mode, order, mt }),
+        6 => (1..9u8, 1..12u32, 0..4usize)
+            .prop_map(|(nr, budget, fails)| Op::CompactSteps { nr, budget, fails }),
     ]
 }
 
@@ -84,6 +88,48 @@ proptest! {
     #[test]
     fn pageblocks_of_two_words(ops in vec(op(200), 1..60), kind in kind()) {
         run((7, 7, 9), kind, &ops);
+    }
+}
+
+/// A full zone with some pages freed, then compaction among what can cross its way.
+fn compaction() -> impl Strategy<Value = Vec<Op>> {
+    let add = |section| Op::Add {
+        section,
+        holes: vec![],
+        abort: false,
+    };
+    let online = |section| Op::Online {
+        section,
+        by_page: false,
+    };
+    let fill =
+        (0..3u8, 0..3usize, 100..700u16).prop_map(|(order, mt, nr)| Op::Bulk { order, mt, nr });
+    let section = 0..4u32;
+    let among = prop_oneof![
+        2 => (any::<u8>(), any::<u8>(), any::<usize>())
+            .prop_map(|(mode, order, mt)| Op::CompactBegin { mode, order, mt }),
+        8 => (1..4u8, 1..5u32, 0..4usize)
+            .prop_map(|(nr, budget, fails)| Op::CompactSteps { nr, budget, fails }),
+        2 => section.clone().prop_map(|section| Op::Isolate { section }),
+        2 => section.clone().prop_map(|section| Op::UndoIsolate { section }),
+        1 => section.clone().prop_map(|section| Op::FinishOffline { section }),
+        1 => section.prop_map(|section| Op::Online { section, by_page: false }),
+        2 => any::<u32>().prop_map(|which| Op::Free { which }),
+        1 => (any::<u32>(), 0..3usize).prop_map(|(pfn, mt)| Op::SetType { pfn, mt }),
+    ];
+    let some_free = vec(any::<u32>().prop_map(|which| Op::Free { which }), 20..120);
+    (vec(fill, 2..5), some_free, vec(among, 1..60)).prop_map(move |(fill, some_free, among)| {
+        let start = (0..4).flat_map(|section| [add(section), online(section)]);
+        start.chain(fill).chain(some_free).chain(among).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn compaction_among_hot_events(ops in compaction()) {
+        run((5, 6, 7), ZoneKind::Normal, &ops);
     }
 }
 

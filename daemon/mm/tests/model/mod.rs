@@ -4,12 +4,14 @@
 //! and what every number must be afterwards. Everything is looked up page by page.
 
 mod check;
+mod compact;
+mod hot;
 
 use std::collections::BTreeMap;
 
 use hugepool_mm::{
-    AllocFlags, ContiguityMode, Geometry, Migratetype, OnlineOrder, Order, Pfn, PfnRange,
-    SectionError, SectionId, SectionState, Shortfall, Zone, ZoneConfig, ZoneId, ZoneKind,
+    AllocFlags, ContiguityMode, Geometry, Migratetype, Order, Pfn, PfnRange, SectionId,
+    SectionState, Shortfall, Zone, ZoneConfig, ZoneId, ZoneKind,
 };
 
 /// One thing to do to a zone. Numbers are reduced to what exists when it is done.
@@ -100,6 +102,16 @@ pub enum Op {
     Skip {
         pfn: u32,
     },
+    CompactBegin {
+        mode: u8,
+        order: u8,
+        mt: usize,
+    },
+    CompactSteps {
+        nr: u8,
+        budget: u32,
+        fails: usize,
+    },
 }
 
 /// The zone under test beside what it should be.
@@ -119,6 +131,7 @@ pub struct Twin {
     states: Vec<SectionState>,
     /// Types of a section's pageblocks when it was isolated.
     types: BTreeMap<u32, Vec<Migratetype>>,
+    run: Option<compact::Run>,
 }
 
 impl Twin {
@@ -146,6 +159,7 @@ impl Twin {
             reserved: Vec::new(),
             states: vec![SectionState::Absent; nr_sections as usize],
             types: BTreeMap::new(),
+            run: None,
         }
     }
 
@@ -298,148 +312,16 @@ impl Twin {
                 self.zone.clear_skips();
                 assert!(self.zone.pageblock(pfn).is_none_or(|block| !block.skip));
             }
-        }
-        self.check();
-    }
-
-    fn add(&mut self, section: u32, holes: &[(u16, u16)], abort: bool) {
-        let (id, at) = self.section(section);
-        if self.zone.begin_add(id).is_err() {
-            assert_ne!(self.states[at], SectionState::Absent);
-            return;
-        }
-        assert_eq!(self.states[at], SectionState::Absent);
-        if abort {
-            self.zone.abort_add(id).unwrap();
-            return;
-        }
-        let range = self.geometry.section_range(id);
-        let mut exists = vec![true; usize::try_from(range.nr_pages()).unwrap()];
-        for &(from, len) in holes {
-            let from = usize::from(from) % exists.len();
-            let to = (from + usize::from(len)).min(exists.len());
-            exists[from..to].fill(false);
-        }
-        if exists.iter().all(|&page| page) {
-            self.zone.finish_add(id).unwrap();
-        } else {
-            let extents = runs(&exists, range.start);
-            let added = self.zone.finish_add_with_holes(id, &extents);
-            if extents.is_empty() {
-                assert_eq!(added, Err(SectionError::BadExtents { section: id }));
-                self.zone.abort_add(id).unwrap();
-                return;
-            }
-            added.unwrap();
-            assert_eq!(self.zone.extents(id), extents);
-        }
-        self.states[at] = SectionState::Offline;
-        let start = self.at(range.start);
-        self.present[start..start + exists.len()].copy_from_slice(&exists);
-    }
-
-    fn online(&mut self, section: u32, by_page: bool) {
-        let (id, at) = self.section(section);
-        let order = if by_page {
-            OnlineOrder::Page
-        } else {
-            OnlineOrder::Pageblock
-        };
-        let before = self.zone.buddyinfo();
-        match self.zone.online(id, order) {
-            Ok(onlined) => {
-                assert_eq!(self.states[at], SectionState::Offline);
-                self.states[at] = SectionState::Online;
-                let pages = self.pages(id);
-                self.managed[pages.clone()].copy_from_slice(&self.present[pages.clone()]);
-                self.home[pages.clone()].copy_from_slice(&self.present[pages.clone()]);
-                let nr_pages = self.present[pages].iter().filter(|&&page| page).count();
-                assert_eq!(onlined.nr_pages, nr_pages as u64);
-                let gained: u64 = (0..)
-                    .zip(&onlined.blocks_by_order)
-                    .map(|(o, n)| n << o)
-                    .sum();
-                assert_eq!(gained, nr_pages as u64);
-                if !by_page {
-                    let after = self.zone.buddyinfo();
-                    let diff = after.iter().zip(&before).map(|(now, then)| now - then);
-                    assert!(diff.eq(onlined.blocks_by_order.iter().copied()));
+            Op::CompactBegin { mode, order, mt } => self.compact_begin(*mode, *order, *mt),
+            Op::CompactSteps { nr, budget, fails } => {
+                for _ in 0..*nr {
+                    if !self.compact_step(*budget, *fails) {
+                        break;
+                    }
                 }
             }
-            Err(_) => assert_ne!(self.states[at], SectionState::Offline),
         }
-    }
-
-    fn isolate(&mut self, section: u32) {
-        let (id, at) = self.section(section);
-        let types = self
-            .zone
-            .pageblocks(id)
-            .map(|block| block.migratetype)
-            .collect();
-        if self.zone.isolate(id).is_ok() {
-            assert_eq!(self.states[at], SectionState::Online);
-            self.states[at] = SectionState::GoingOffline;
-            self.types.insert(id.get(), types);
-        } else {
-            assert_ne!(self.states[at], SectionState::Online);
-        }
-    }
-
-    fn undo_isolate(&mut self, section: u32) {
-        let (id, at) = self.section(section);
-        if self.zone.undo_isolate(id).is_ok() {
-            assert_eq!(self.states[at], SectionState::GoingOffline);
-            self.states[at] = SectionState::Online;
-            let before = self.types.remove(&id.get()).unwrap();
-            for (block, was) in self.zone.pageblocks(id).zip(before) {
-                // A block that became whole meanwhile may follow its buddy's type.
-                let is_whole = block.nr_free == self.geometry.pageblock_pages();
-                assert!(is_whole || block.migratetype == was);
-            }
-        } else {
-            assert_ne!(self.states[at], SectionState::GoingOffline);
-        }
-    }
-
-    fn finish_offline(&mut self, section: u32) {
-        let (id, at) = self.section(section);
-        let pages = self.pages(id);
-        let held: Vec<usize> = pages
-            .clone()
-            .filter(|&page| self.managed[page] && !self.home[page])
-            .collect();
-        match self.zone.finish_offline(id) {
-            Ok(()) => {
-                assert_eq!(self.states[at], SectionState::GoingOffline);
-                assert_eq!(held, []);
-                self.states[at] = SectionState::Offline;
-                self.managed[pages.clone()].fill(false);
-                self.home[pages].fill(false);
-            }
-            Err(SectionError::Busy { first, nr_held, .. }) => {
-                assert_eq!(u64::from(first.get()), held[0] as u64 + self.start);
-                assert_eq!(nr_held, held.len() as u64);
-            }
-            Err(_) => assert_ne!(self.states[at], SectionState::GoingOffline),
-        }
-    }
-
-    fn remove(&mut self, section: u32, abort: bool) {
-        let (id, at) = self.section(section);
-        if self.zone.begin_remove(id).is_err() {
-            assert_ne!(self.states[at], SectionState::Offline);
-            return;
-        }
-        assert_eq!(self.states[at], SectionState::Offline);
-        if abort {
-            self.zone.abort_remove(id).unwrap();
-            return;
-        }
-        self.zone.finish_remove(id).unwrap();
-        self.states[at] = SectionState::Absent;
-        let pages = self.pages(id);
-        self.present[pages].fill(false);
+        self.check();
     }
 
     fn alloc(&mut self, order: u8, mt: usize, dip: bool, no_fragment: bool) {
