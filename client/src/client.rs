@@ -12,6 +12,7 @@ use hugepool_shm::{
     doorbell::Doorbell,
     message::Connection,
     process::{self, ClientHandle, Registration, ReserveError, ZoneBytes},
+    raw::Class,
 };
 
 use crate::{
@@ -19,6 +20,7 @@ use crate::{
     Shortfall,
     adopt::{self, Shape},
     attach::{Place, ZonePlace},
+    obtain,
     remote::Remote,
     sections::Sections,
 };
@@ -142,7 +144,11 @@ impl Client {
     /// [`Shortfall`] when none was had within the deadline.
     #[inline]
     pub fn alloc_page(&self) -> Result<Page, Shortfall> {
-        self.request().alloc_page()
+        // As all calls of the client's own, straight to the lane: a request is made when it misses.
+        match self.inner.lanes.take_one(Class::PAGE) {
+            Ok(page) => Ok(page),
+            Err(miss) => obtain::one_after(&self.request(), Some(miss), true),
+        }
     }
 
     /// Takes one block of `2^order` pages.
@@ -160,7 +166,10 @@ impl Client {
     /// [`Shortfall`] when the lane has none.
     #[inline]
     pub fn try_alloc_page(&self) -> Result<Page, Shortfall> {
-        self.request().try_alloc_page()
+        match self.inner.lanes.take_one(Class::PAGE) {
+            Ok(page) => Ok(page),
+            Err(miss) => obtain::one_after(&self.request(), Some(miss), false),
+        }
     }
 
     /// Fills the empty slots in order of index, and leaves the others as they are.
@@ -171,14 +180,22 @@ impl Client {
     /// one can be had within the deadline.
     #[inline]
     pub fn alloc_pages_bulk_array(&self, slots: &mut [Option<Page>]) -> Bulk {
-        self.request().alloc_pages_bulk_array(slots)
+        let taken = self.inner.lanes.fill(Class::PAGE, slots);
+        match taken.miss {
+            None => Bulk::all(slots.len()),
+            Some(_) => obtain::array_after(&self.request(), slots, taken, true),
+        }
     }
 
     /// Appends up to `n` pages, and answers how many. A short answer is ordinary, and says why; at
     /// least one page comes if one can be had within the deadline.
     #[inline]
     pub fn alloc_pages_bulk_list(&self, n: usize, list: &mut Vec<Page>) -> Bulk {
-        self.request().alloc_pages_bulk_list(n, list)
+        let taken = self.inner.lanes.take_into(Class::PAGE, n, list);
+        match taken.miss {
+            None => Bulk::all(n),
+            Some(_) => obtain::list_after(&self.request(), n, list, taken, true),
+        }
     }
 
     /// Takes `n` pages, or none: waits until the deadline for all of them.

@@ -28,7 +28,7 @@ impl LocalLane {
     pub fn alloc_page(&self) -> Result<Page, Shortfall> {
         match self.lane.take_one(Class::PAGE) {
             Ok(page) => Ok(page),
-            Err(_) => self.client.alloc_page(),
+            Err(miss) => obtain::one_after(&self.client.request(), Some(miss), true),
         }
     }
 
@@ -40,7 +40,7 @@ impl LocalLane {
     pub fn try_alloc_page(&self) -> Result<Page, Shortfall> {
         match self.lane.take_one(Class::PAGE) {
             Ok(page) => Ok(page),
-            Err(_) => self.client.try_alloc_page(),
+            Err(miss) => obtain::one_after(&self.client.request(), Some(miss), false),
         }
     }
 
@@ -55,10 +55,7 @@ impl LocalLane {
     pub fn alloc_pages_bulk_array(&self, slots: &mut [Option<Page>]) -> Bulk {
         let taken = self.lane.fill(Class::PAGE, slots);
         match taken.miss {
-            None => Bulk {
-                populated: slots.len(),
-                shortfall: None,
-            },
+            None => Bulk::all(slots.len()),
             Some(_) => obtain::array_after(&self.client.request(), slots, taken, true),
         }
     }
@@ -68,10 +65,7 @@ impl LocalLane {
     pub fn alloc_pages_bulk_list(&self, n: usize, list: &mut Vec<Page>) -> Bulk {
         let taken = self.lane.take_into(Class::PAGE, n, list);
         match taken.miss {
-            None => Bulk {
-                populated: n,
-                shortfall: None,
-            },
+            None => Bulk::all(n),
             Some(_) => obtain::list_after(&self.client.request(), n, list, taken, true),
         }
     }

@@ -25,11 +25,12 @@ pub(crate) fn one(request: &Request<'_>, may_wait: bool) -> Result<Page, Shortfa
         },
         None => None,
     };
-    one_by_call(request, miss, may_wait)
+    one_after(request, miss, may_wait)
 }
 
+/// The same after the lane has missed, or was not asked.
 #[cold]
-fn one_by_call(
+pub(crate) fn one_after(
     request: &Request<'_>,
     miss: Option<Miss>,
     may_wait: bool,
@@ -52,10 +53,7 @@ pub(crate) fn array(request: &Request<'_>, slots: &mut [Option<Page>], may_wait:
         },
     };
     match taken.miss {
-        None => Bulk {
-            populated: slots.len(),
-            shortfall: None,
-        },
+        None => Bulk::all(slots.len()),
         Some(_) => array_after(request, slots, taken, may_wait),
     }
 }
@@ -94,10 +92,7 @@ pub(crate) fn list(request: &Request<'_>, n: usize, list: &mut Vec<Page>, may_wa
         },
     };
     match taken.miss {
-        None => Bulk {
-            populated: n,
-            shortfall: None,
-        },
+        None => Bulk::all(n),
         Some(_) => list_after(request, n, list, taken, may_wait),
     }
 }
@@ -113,10 +108,7 @@ pub(crate) fn list_after(
 ) -> Bulk {
     let nr_missing = n - taken.count;
     if nr_missing == 0 {
-        return Bulk {
-            populated: n,
-            shortfall: None,
-        };
+        return Bulk::all(n);
     }
     let mut slots = empty_slots(nr_missing);
     let shortfall = remainder(request, taken, may_wait, &mut slots, nr_missing);

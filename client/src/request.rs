@@ -154,6 +154,15 @@ pub struct Bulk {
     pub shortfall: Option<Shortfall>,
 }
 
+impl Bulk {
+    pub(crate) const fn all(populated: usize) -> Bulk {
+        Bulk {
+            populated,
+            shortfall: None,
+        }
+    }
+}
+
 /// The daemon has given this client no zone of that name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no zone {0:?} for this client")]
