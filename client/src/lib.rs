@@ -85,5 +85,5 @@ pub use shortfall::Shortfall;
 
 /// The counters that a daemon leaves in memory, for tools.
 pub mod stats {
-    pub use hugepool_shm::stats::{StatsError, StatsReader, StatsSnapshot};
+    pub use hugepool_shm::stats::{StatsError, StatsReader, StatsSnapshot, remove_left_over};
 }

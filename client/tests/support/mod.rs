@@ -178,7 +178,7 @@ impl Drop for Daemon {
         let _ = self.child.kill();
         let _ = self.child.wait();
         // Ended the hard way, it could not; nobody else would come by.
-        let _ = hugepool_shm::stats::remove_left_over(&self.dir);
+        let _ = hugepool::stats::remove_left_over(&self.dir);
         let _ = fs::remove_dir_all(&self.dir);
     }
 }
