@@ -5,19 +5,22 @@
 
 use crate::num::index;
 use crate::pageblock::ISOLATE_POOL;
-use crate::{Migratetype, Order, Pfn, Shortfall, Zone};
+use crate::{Migratetype, Order, Pfn, Shortfall, Zone, watermark};
 
 /// The mark a request has to leave free pages above.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mark {
     /// May take the last page.
     None,
+    /// The part of `watermark.min` that is kept even from requests that can neither wait
+    /// nor do without.
+    Atomic,
     /// `watermark.min`: the ordinary request.
     #[default]
     Min,
-    /// `watermark.low`: a request that would rather wake reclaim first.
+    /// `watermark.low`, boosted: a request that would rather wake reclaim first.
     Low,
-    /// `watermark.high`.
+    /// `watermark.high`, boosted.
     High,
 }
 
@@ -36,6 +39,8 @@ pub struct AllocFlags {
 impl AllocFlags {
     /// Leaves `watermark.min` free.
     pub const MIN: AllocFlags = AllocFlags::to(Mark::Min);
+    /// May use most of the reserve (the kernel's `GFP_ATOMIC`).
+    pub const ATOMIC: AllocFlags = AllocFlags::to(Mark::Atomic);
     /// Leaves `watermark.low` free.
     pub const LOW: AllocFlags = AllocFlags::to(Mark::Low);
     /// May take the last page.
@@ -208,9 +213,12 @@ impl Zone {
         let marks = self.marks.watermarks;
         let mark = match flags.mark {
             Mark::None => 0,
+            Mark::Atomic => watermark::atomic_mark(marks.min),
+            // The boost asks for more reclaim. Nothing here is sure to bring it about, so it
+            // must not keep an ordinary request from being served, as it may in the kernel.
             Mark::Min => marks.min,
-            Mark::Low => marks.low,
-            Mark::High => marks.high,
+            Mark::Low => marks.low + self.watermark_boost(),
+            Mark::High => marks.high + self.watermark_boost(),
         };
         mark + flags.reserve_pages
     }
@@ -373,6 +381,24 @@ mod tests {
             zone.alloc(Order::ZERO, Migratetype::Movable, AllocFlags::DIP)
                 .is_ok()
         );
+    }
+
+    #[test]
+    fn the_reserve_is_for_requests_that_cannot_wait() {
+        let mut zone = zone();
+        bring_online(&mut zone, 1);
+        let min = zone.watermarks().min;
+        let take = |zone: &mut Zone, flags| {
+            let mut pages = Vec::new();
+            zone.rmqueue_bulk(Order::ZERO, Migratetype::Movable, 999, flags, &mut pages);
+            zone.counts().free
+        };
+        assert_eq!(take(&mut zone, AllocFlags::LOW), zone.watermarks().low);
+        assert_eq!(take(&mut zone, AllocFlags::MIN), min);
+        let left = take(&mut zone, AllocFlags::ATOMIC);
+        assert_eq!(left, min - min / 2 - (min - min / 2) / 4);
+        assert!(0 < left && left < min);
+        assert_eq!(take(&mut zone, AllocFlags::DIP), 0);
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub use report::{
 pub use restart::CompactTotals;
 pub use scan::PageblockInfo;
 pub use section::{SectionError, SectionId, SectionInfo, SectionState, ZoneId, ZoneKind};
-pub use setup::setup_zones;
+pub use setup::{Pressure, setup_zones};
 pub use shortfall::Shortfall;
 pub use verify::VerifyError;
 pub use watermark::Watermarks;

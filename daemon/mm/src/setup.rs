@@ -5,7 +5,31 @@
 //! offline. A value set by a person stands until it is taken back.
 
 use crate::watermark::{self, Watermarks};
-use crate::{Zone, ZoneKind};
+use crate::{AllocFlags, Mark, Zone, ZoneKind};
+
+/// How short of free pages a zone is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Pressure {
+    /// Above `low`.
+    #[default]
+    None,
+    /// Below `low`, boosted: background reclaim is to bring it up to `high`.
+    Low,
+    /// Below `min`: only requests that may dip are served.
+    Min,
+}
+
+impl Pressure {
+    /// The name shown to people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Pressure::None => "none",
+            Pressure::Low => "low",
+            Pressure::Min => "min",
+        }
+    }
+}
 
 /// What a zone's watermarks and list limits come from, and what they are now.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +84,40 @@ impl Zone {
             self.managed,
             self.marks.watermarks.high,
         )
+    }
+
+    /// How short of free pages the zone is. One without managed pages is not short.
+    #[must_use]
+    pub fn pressure(&self) -> Pressure {
+        let free = self.free_pages();
+        let marks = self.marks.watermarks;
+        if self.managed == 0 {
+            Pressure::None
+        } else if free < marks.min {
+            Pressure::Min
+        } else if free < marks.low + self.watermark_boost() {
+            Pressure::Low
+        } else {
+            Pressure::None
+        }
+    }
+
+    /// Pages that background reclaim, once begun, has still to bring home: up to `high`,
+    /// boosted, but never more than there are.
+    #[must_use]
+    pub fn reclaim_pages(&self) -> u64 {
+        let goal = self.marks.watermarks.high + self.watermark_boost();
+        goal.min(self.managed).saturating_sub(self.free_pages())
+    }
+
+    /// How a request that would rather have zone `preferred` of the list given to
+    /// [`setup_zones`] may be served here.
+    #[must_use]
+    pub fn flags_for(&self, mark: Mark, preferred: usize) -> AllocFlags {
+        AllocFlags {
+            reserve_pages: self.marks.protection.get(preferred).copied().unwrap_or(0),
+            ..AllocFlags::to(mark)
+        }
     }
 
     /// Background reclaim has made up for what was claimed.
@@ -126,7 +184,7 @@ pub fn setup_zones<'a>(zones: impl IntoIterator<Item = &'a mut Zone>, min_free_k
 mod tests {
     use super::*;
     use crate::fixture::{bring_online, zone, zone_of_kind};
-    use crate::{AllocFlags, Migratetype, Order, SectionId};
+    use crate::{Migratetype, Order, Pfn, SectionId};
 
     #[test]
     fn min_is_shared_out_by_size() {
@@ -148,13 +206,75 @@ mod tests {
         setup_zones(&mut zones, None);
         assert_eq!(zones[0].protection(), [0, 8]);
         assert_eq!(zones[1].protection(), [0, 0]);
-        let flags = AllocFlags {
-            reserve_pages: 8,
-            ..AllocFlags::DIP
-        };
+        let flags = zones[0].flags_for(Mark::None, 1);
+        assert_eq!(flags.reserve_pages, 8);
+        assert_eq!(zones[0].flags_for(Mark::Min, 0), AllocFlags::MIN);
         let mut pages = Vec::new();
         zones[0].rmqueue_bulk(Order::ZERO, Migratetype::Movable, 999, flags, &mut pages);
         assert_eq!(zones[0].counts().free, 8);
+    }
+
+    #[test]
+    fn pressure_begins_below_low_and_reclaim_goes_up_to_high() {
+        let mut zone = zone();
+        assert_eq!((zone.pressure(), zone.reclaim_pages()), (Pressure::None, 0));
+        bring_online(&mut zone, 1);
+        let marks = zone.watermarks();
+        assert!(marks.min < marks.low && marks.low < marks.high);
+        let mut pages = Vec::new();
+        let take = |zone: &mut Zone, down_to: u64, pages: &mut Vec<Pfn>| {
+            let nr = usize::try_from(zone.free_pages() - down_to).unwrap();
+            zone.rmqueue_bulk(
+                Order::ZERO,
+                Migratetype::Movable,
+                nr,
+                AllocFlags::DIP,
+                pages,
+            );
+        };
+        take(&mut zone, marks.low, &mut pages);
+        assert_eq!(zone.pressure(), Pressure::None);
+        take(&mut zone, marks.low - 1, &mut pages);
+        assert_eq!(zone.pressure(), Pressure::Low);
+        assert_eq!(zone.reclaim_pages(), marks.high - marks.low + 1);
+        take(&mut zone, marks.min - 1, &mut pages);
+        assert_eq!(zone.pressure(), Pressure::Min);
+    }
+
+    #[test]
+    fn a_boost_raises_low_and_high_and_leaves_min() {
+        let mut zone = zone();
+        bring_online(&mut zone, 1);
+        let mut pages = Vec::new();
+        zone.rmqueue_bulk(
+            Order::ZERO,
+            Migratetype::Movable,
+            256,
+            AllocFlags::DIP,
+            &mut pages,
+        );
+        pages
+            .drain(..112)
+            .for_each(|page| zone.free(page, Order::ZERO));
+        // Half of a movable pageblock is claimed.
+        zone.take_exact(Pfn::new(256), Order::new(6).unwrap());
+        zone.take_exact(Pfn::new(320), Order::new(5).unwrap());
+        let flags = AllocFlags::DIP;
+        let page = zone
+            .alloc(Order::ZERO, Migratetype::Unmovable, flags)
+            .unwrap();
+        zone.free(page, Order::ZERO);
+        assert_eq!((zone.watermark_boost(), zone.free_pages()), (32, 16));
+        zone.free(Pfn::new(320), Order::new(5).unwrap());
+        let marks = zone.watermarks();
+        assert_eq!(zone.allowance(AllocFlags::MIN), 48 - marks.min);
+        assert_eq!(
+            zone.allowance(AllocFlags::LOW),
+            48u64.saturating_sub(marks.low + 32)
+        );
+        assert_eq!(zone.reclaim_pages(), (marks.high + 32).saturating_sub(48));
+        zone.clear_watermark_boost();
+        assert_eq!(zone.allowance(AllocFlags::LOW), 48 - marks.low);
     }
 
     #[test]

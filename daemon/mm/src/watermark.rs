@@ -82,6 +82,14 @@ pub fn boost(nr_claims: u64, pageblock_pages: u64, managed: u64, high: u64) -> u
     nr_claims.saturating_mul(pageblock_pages).min(most)
 }
 
+/// What is left of `min` by requests that can neither wait nor do without: half of it, and
+/// a quarter of that half.
+#[must_use]
+pub fn atomic_mark(min: u64) -> u64 {
+    let half = min - min / 2;
+    half - half / 4
+}
+
 /// Pages moved per visit between a page list and its zone.
 #[must_use]
 pub fn pcp_batch(managed: u64, page_bytes: u64) -> u64 {
