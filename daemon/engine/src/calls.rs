@@ -21,7 +21,7 @@ use crate::zones::Zones;
 
 impl Engine {
     /// Lends up to so many blocks of any order. Before it answers with fewer, unused blocks
-    /// are taken back from lanes.
+    /// are taken back from lanes, and then evictable ones from whoever has them.
     ///
     /// # Errors
     /// [`CallError`]: nothing was lent. A shortfall is no error.
@@ -67,6 +67,12 @@ impl Engine {
         };
         let mut shortfall = self.lend_to(&ask, &mut reply);
         if shortfall.is_some_and(may_be_relieved) && self.relieve(session, now, outside) > 0 {
+            shortfall = self.lend_to(&ask, &mut reply);
+        }
+        let nr_missing = request.nr_blocks.saturating_sub(reply.nr_blocks);
+        if shortfall.is_some_and(may_be_relieved)
+            && self.evict_for(&ask.zonelist, order, nr_missing, now) > 0
+        {
             shortfall = self.lend_to(&ask, &mut reply);
         }
         Ok(self.conclude(session, request.request_id, reply, shortfall, patience))

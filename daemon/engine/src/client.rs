@@ -130,6 +130,10 @@ pub(crate) struct Client {
     pub ledger: Ledger,
     pub nr_misuses: u64,
     pub last_misuse: Option<Misuse>,
+    /// Pages of blocks that were moved under it.
+    pub nr_moved_pages: u64,
+    /// Pages of blocks that were taken from it.
+    pub nr_evicted_pages: u64,
     /// batch and high of its lanes, as set by hand.
     pub pcp: FixedPcp,
     /// `None` for a connection.
@@ -169,6 +173,8 @@ impl Client {
             ledger: Ledger::default(),
             nr_misuses: 0,
             last_misuse: None,
+            nr_moved_pages: 0,
+            nr_evicted_pages: 0,
             pcp: FixedPcp::default(),
             link: None,
             movable_zones,

@@ -5,13 +5,14 @@
 //! this file. Knows no lanes, calls or operations.
 
 use hugepool_mm::{
-    AllocFlags, Migratetype, Order, Pfn, SectionId, Shortfall as ZoneShortfall, Zone,
+    AllocFlags, Mark, Migratetype, Order, Pfn, SectionId, Shortfall as ZoneShortfall, Zone,
 };
 use hugepool_shm::control::ControlSegment;
 use hugepool_shm::raw::RawPage;
 
 use crate::call::Shortfall;
 use crate::id::ClientId;
+use crate::intent::Intents;
 use crate::misuse::Misuse;
 use crate::num;
 use crate::owners::{Owners, Taken};
@@ -25,6 +26,8 @@ const MAX_ASIDE: usize = 4096;
 pub(crate) struct Custody {
     pub zones: Zones,
     pub owners: Owners,
+    /// Moves and evictions under way.
+    pub intents: Intents,
     /// Blocks that came home since the start: moves when a waiting caller may try again.
     pub nr_home: u64,
     /// Their pages.
@@ -64,6 +67,7 @@ impl Custody {
         Custody {
             zones,
             owners,
+            intents: Intents::new(),
             nr_home: 0,
             nr_pages_home: 0,
             heads: Vec::new(),
@@ -101,6 +105,7 @@ impl Custody {
                     preferred: who.zonelist[0],
                     order,
                     migratetype,
+                    mark: Mark::Min,
                 };
                 debug_assert!(position > 0 || zone == ask.preferred);
                 self.take_from_zone(ask, who, wanted, &mut heads, &mut why);
@@ -148,40 +153,81 @@ impl Custody {
                 most,
             ));
         }
-        let is_current = who
-            .segment
-            .is_none_or(|segment| segment.mapped_epoch() == self.zones.epoch());
-        let zones = &mut self.zones;
-        match who.segment {
-            Some(segment) if !is_current => {
-                let mut aside = Vec::new();
-                while heads.len() < wanted && aside.len() < MAX_ASIDE {
-                    let from = heads.len();
-                    if take(zones.zone_mut(ask.zone), ask, wanted - from, heads) == 0 {
-                        break;
-                    }
-                    let usable = |pfn: &Pfn| {
-                        let section = zones.geometry().section_of(*pfn);
-                        segment.is_mapped(section.get(), zones.announced(section))
-                    };
-                    aside.extend(heads[from..].iter().copied().filter(|pfn| !usable(pfn)));
-                    let mut at = 0;
-                    heads.retain(|pfn| {
-                        at += 1;
-                        at <= from || usable(pfn)
-                    });
-                }
-                why.is_unmapped |= !aside.is_empty();
-                let zone = zones.zone_mut(ask.zone);
-                aside.into_iter().for_each(|pfn| zone.free(pfn, ask.order));
-            }
-            _ => {
-                take(zones.zone_mut(ask.zone), ask, wanted - heads.len(), heads);
-            }
-        }
+        why.is_unmapped |= self.take_mapped(ask, who.segment, wanted, heads);
         if heads.len() == wanted && wanted < asked {
             why.zone_ceiling = ceiling;
         }
+    }
+
+    /// Takes blocks that lie in sections which the borrower has mapped, until there are so many in
+    /// all. Returns whether others were there.
+    fn take_mapped(
+        &mut self,
+        ask: Ask,
+        segment: Option<&ControlSegment>,
+        wanted: usize,
+        heads: &mut Vec<Pfn>,
+    ) -> bool {
+        let zones = &mut self.zones;
+        let segment = segment.filter(|segment| segment.mapped_epoch() != zones.epoch());
+        let Some(segment) = segment else {
+            take(zones.zone_mut(ask.zone), ask, wanted - heads.len(), heads);
+            return false;
+        };
+        let mut aside = Vec::new();
+        while heads.len() < wanted && aside.len() < MAX_ASIDE {
+            let from = heads.len();
+            if take(zones.zone_mut(ask.zone), ask, wanted - from, heads) == 0 {
+                break;
+            }
+            let usable = |pfn: &Pfn| {
+                let section = zones.geometry().section_of(*pfn);
+                segment.is_mapped(section.get(), zones.announced(section))
+            };
+            aside.extend(heads[from..].iter().copied().filter(|pfn| !usable(pfn)));
+            let mut at = 0;
+            heads.retain(|pfn| {
+                at += 1;
+                at <= from || usable(pfn)
+            });
+        }
+        let is_unmapped = !aside.is_empty();
+        let zone = zones.zone_mut(ask.zone);
+        aside.into_iter().for_each(|pfn| zone.free(pfn, ask.order));
+        is_unmapped
+    }
+
+    /// Takes one block for a client's block to be moved to: from `first`, the zone it is in, if
+    /// that has one, else from the others of the client's list. It may be the last one of a zone:
+    /// a move gives back as much as it takes. It is nobody's yet.
+    pub fn take_target(
+        &mut self,
+        who: &Borrower<'_>,
+        first: usize,
+        order: Order,
+        migratetype: Migratetype,
+    ) -> Option<Pfn> {
+        let mut heads = core::mem::take(&mut self.heads);
+        heads.clear();
+        let others = who.zonelist.iter().copied().filter(|&zone| zone != first);
+        let zones: Vec<usize> = core::iter::once(first).chain(others).collect();
+        for mark in [Mark::Min, Mark::None] {
+            for &zone in &zones {
+                if heads.is_empty() && self.zones.zone(zone).admits(migratetype) {
+                    let ask = Ask {
+                        zone,
+                        preferred: first,
+                        order,
+                        migratetype,
+                        mark,
+                    };
+                    self.take_mapped(ask, who.segment, 1, &mut heads);
+                }
+            }
+        }
+        let target = heads.pop();
+        self.heads = heads;
+        target
     }
 
     /// Why the zones of the borrower's list gave less.
@@ -238,9 +284,7 @@ impl Custody {
 
     /// Takes home a block that the client claims to give back.
     pub fn take_home(&mut self, client: ClientId, claim: RawPage) -> Result<Taken, Misuse> {
-        let taken = self.owners.take(client, claim)?;
-        self.put(taken);
-        Ok(taken)
+        self.take_named_home(client, claim.pfn(), claim.order(), claim.generation())
     }
 
     /// As [`take_home`](Self::take_home), of a claim that came by call.
@@ -251,16 +295,30 @@ impl Custody {
         order: u32,
         generation: u32,
     ) -> Result<Taken, Misuse> {
-        let taken = self.owners.take_named(client, pfn, order, generation)?;
-        self.put(taken);
-        Ok(taken)
+        match self.owners.take_named(client, pfn, order, generation) {
+            Ok(taken) => {
+                self.put(taken);
+                Ok(taken)
+            }
+            Err(misuse) => self
+                .intents
+                .return_early(client, Pfn::new(pfn), Some((order, generation)))
+                .ok_or(misuse),
+        }
     }
 
     /// As [`take_home`](Self::take_home), of a block named by its head alone.
     pub fn take_head_home(&mut self, client: ClientId, pfn: u32) -> Result<Taken, Misuse> {
-        let taken = self.owners.take_head(client, pfn)?;
-        self.put(taken);
-        Ok(taken)
+        match self.owners.take_head(client, pfn) {
+            Ok(taken) => {
+                self.put(taken);
+                Ok(taken)
+            }
+            Err(misuse) => self
+                .intents
+                .return_early(client, Pfn::new(pfn), None)
+                .ok_or(misuse),
+        }
     }
 
     /// Takes home all that is the client's; returns its pages.
@@ -302,6 +360,8 @@ struct Ask {
     preferred: usize,
     order: Order,
     migratetype: Migratetype,
+    /// What the zone keeps.
+    mark: Mark,
 }
 
 /// Takes up to `nr` blocks; with nothing left, the daemon's own lists are drained once
@@ -309,8 +369,12 @@ struct Ask {
 fn take(zone: &mut Zone, ask: Ask, nr: usize, out: &mut Vec<Pfn>) -> usize {
     let reserve_pages = zone.protection().get(ask.preferred).copied().unwrap_or(0);
     let flags = AllocFlags {
-        reserve_pages,
-        ..AllocFlags::MIN
+        reserve_pages: if ask.mark == Mark::None {
+            0
+        } else {
+            reserve_pages
+        },
+        ..AllocFlags::to(ask.mark)
     };
     let mut taken = zone.pcp_take(ask.order, ask.migratetype, nr, flags, out);
     if taken < nr && zone.counts().pcp > 0 {

@@ -10,8 +10,10 @@ use crate::cell::Lent;
 use crate::client::Client;
 use crate::id::{ClientId, Now, millis};
 use crate::lanes::Gate;
+use crate::migrate::Standing;
 use crate::num;
 use crate::report::Holder;
+use crate::shift::Shift;
 use crate::tally::Place;
 
 /// What is known of one holder while pages are counted.
@@ -19,6 +21,8 @@ use crate::tally::Place;
 struct Count {
     nr_pages: u64,
     nr_in_flight: u64,
+    nr_pinned: u64,
+    nr_hot: u64,
     blocks_by_order: Vec<u64>,
     pages_by_type: [u64; 3],
     first: Pfn,
@@ -29,6 +33,8 @@ impl Count {
         Count {
             nr_pages: 0,
             nr_in_flight: 0,
+            nr_pinned: 0,
+            nr_hot: 0,
             blocks_by_order: vec![0; geometry.nr_orders()],
             pages_by_type: [0; 3],
             first,
@@ -56,8 +62,8 @@ impl Count {
 }
 
 impl Engine {
-    /// The clients that hold pages of a section, most pages first.
-    pub(crate) fn holders_of(&self, section: SectionId, now: Now) -> Vec<Holder> {
+    /// The clients that hold pages of a section, most pages first; `shift` has tried to move them.
+    pub(crate) fn holders_of(&self, section: SectionId, shift: &Shift, now: Now) -> Vec<Holder> {
         let geometry = self.custody.zones.geometry();
         let mut counts: BTreeMap<ClientId, Count> = BTreeMap::new();
         let nr_blocks = num::index(geometry.section_pageblocks());
@@ -71,6 +77,12 @@ impl Engine {
                     .entry(lent.client)
                     .or_insert_with(|| Count::new(geometry, pfn));
                 count.add(pfn, lent);
+                let pages = u64::from(lent.order.nr_pages());
+                match self.standing(pfn, &lent) {
+                    Standing::Pinned => count.nr_pinned += pages,
+                    Standing::Free(_) if shift.is_hot(pfn) => count.nr_hot += pages,
+                    Standing::Free(_) | Standing::UnderWay | Standing::Fixed => {}
+                }
             });
         }
         for (&id, count) in &mut counts {
@@ -164,6 +176,8 @@ impl Engine {
                     first: count.first,
                     age_ms,
                     nr_in_flight: count.nr_in_flight,
+                    nr_pinned: count.nr_pinned,
+                    nr_hot: count.nr_hot,
                 })
             })
             .collect();

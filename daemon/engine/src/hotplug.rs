@@ -228,8 +228,8 @@ impl Engine {
         }
     }
 
-    /// Goes on with sections that are leaving: recalls, takes those whose pages are all home,
-    /// gives those back whose time is over.
+    /// Goes on with sections that are leaving: recalls what lies in lanes, moves what can be moved,
+    /// takes those whose pages are all home, gives those back whose time is over.
     pub(crate) fn advance_leaving(
         &mut self,
         operation: &mut Operation,
@@ -248,9 +248,10 @@ impl Engine {
             rounds.next = now + rounds.pause;
             rounds.pause = (rounds.pause * 2).min(crate::recall::MAX_PAUSE);
         }
+        self.advance_shift(operation, now);
         self.take_left(operation, now);
         let is_over = operation.is_cancelled
-            || (now >= operation.deadline && !is_pending(&self.clients, &clients));
+            || (operation.shift.is_over() && !is_pending(&self.clients, &clients));
         for at in operation.at(Step::Leaving) {
             if is_over {
                 self.give_back(operation, at, now);
@@ -281,7 +282,8 @@ impl Engine {
         let refusal = if operation.is_cancelled {
             SectionRefusal::Cancelled
         } else {
-            operation.tasks[at].outcome.holders = self.holders_of(section, now);
+            let holders = self.holders_of(section, &operation.shift, now);
+            operation.tasks[at].outcome.holders = holders;
             SectionRefusal::Held { section, nr_pages }
         };
         let undone = self.custody.zones.undo_isolate(section);
@@ -365,9 +367,9 @@ impl Engine {
                         Ok(())
                     }
                     Verdict::Begin if operation.kind == OperationKind::Offline => {
-                        let nr_pages = self.held_beyond_recall(section);
+                        let nr_pages = self.held_for_good(section);
                         if nr_pages > 0 {
-                            outcome.holders = self.holders_of(section, now);
+                            outcome.holders = self.holders_of(section, &operation.shift, now);
                             Err(SectionRefusal::Held { section, nr_pages })
                         } else {
                             Ok(())
@@ -381,6 +383,21 @@ impl Engine {
                 outcome,
             });
         }
+    }
+
+    /// Pages lent out of a section that neither lie in lanes nor could be moved or taken: as far as
+    /// can be seen, it would be held by them.
+    fn held_for_good(&self, section: SectionId) -> u64 {
+        let nr_held = self.held_beyond_recall(section);
+        let zones = &self.custody.zones;
+        let room: u64 = zones
+            .iter()
+            .map(|(_, zone, _)| zone.free_pages() + zone.counts().pcp)
+            .sum();
+        let zone = zones.section(section).map(|row| zones.zone(row.zone));
+        let here = zone.and_then(|zone| zone.section(section));
+        let elsewhere = room.saturating_sub(here.map_or(0, |info| info.free));
+        nr_held.saturating_sub(self.nr_loose(section).min(elsewhere))
     }
 
     /// Pages lent out of a section that do not lie in lanes: as far as can be seen, a recall
@@ -465,6 +482,8 @@ fn new_outcome(section: SectionId, state: SectionState) -> SectionOutcome {
         already: false,
         holders: Vec::new(),
         onlined: None,
+        nr_moved_pages: 0,
+        nr_evicted_pages: 0,
         took_us: 0,
     }
 }

@@ -26,6 +26,14 @@ pub struct ClientId {
     pub incarnation: u16,
 }
 
+impl ClientId {
+    /// The daemon: custodian of places that blocks are being moved to, until they have arrived.
+    pub const DAEMON: ClientId = ClientId {
+        slot: 0,
+        incarnation: 0,
+    };
+}
+
 impl fmt::Display for ClientId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.slot, self.incarnation)

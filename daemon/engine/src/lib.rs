@@ -11,7 +11,8 @@
 //! `custody` (the line between zones and clients), `demand`, `lanes`, `ledger`, `client`,
 //! then the parts of [`Engine`]: `worker` (settle and refill), `recall`, `reclaim`,
 //! `calls`, `operation`, `request`, `holders`, `hotplug`, `drain`, `apply`, `snapshot`,
-//! `verify`.
+//! `verify`. Blocks that move: `intent` (what is under way), `moves` (what the runner does),
+//! `migrate` (the step before it and the one after), `evict`, `shift` (sections emptied).
 
 #![forbid(unsafe_code)]
 
@@ -26,13 +27,17 @@ mod custody;
 mod demand;
 mod drain;
 mod events;
+mod evict;
 mod holders;
 mod hotplug;
 mod id;
 mod info;
+mod intent;
 mod lanes;
 mod ledger;
+mod migrate;
 mod misuse;
+mod moves;
 mod num;
 mod operation;
 mod outside;
@@ -41,6 +46,7 @@ mod recall;
 mod reclaim;
 mod report;
 mod request;
+mod shift;
 mod snapshot;
 mod tally;
 mod verify;
@@ -62,6 +68,7 @@ pub use config::{Defaults, EngineConfig, ZoneSettings};
 pub use id::{ClientId, Now, OperationId};
 pub use info::{ContiguityReport, PageTypeReport, PageTypeRow, Pageset, ZoneBuddyInfo, ZoneInfo};
 pub use misuse::Misuse;
+pub use moves::{BlockCopy, MoveBatch, MoveOutcome, MovedBatch};
 pub use outside::{Effect, NoOutside, Outside};
 pub use report::{
     Backing, BackingUse, ClientReport, ClientState, Event, EventBatch, HeldRun, Holder, LaneReport,
@@ -96,9 +103,12 @@ pub struct Engine {
     /// Rises when something has changed that bounds lanes.
     bounds_version: u64,
     pressure: recall::Pressure,
+    batches: migrate::Batches,
+    hand: evict::Hand,
     last_tick: Now,
     nr_misuses: u64,
     nr_reclaimed_pages: u64,
+    nr_move_faults: u64,
 }
 
 impl Engine {
@@ -123,9 +133,12 @@ impl Engine {
             pcp: client::FixedPcp::default(),
             bounds_version: 1,
             pressure: recall::Pressure::default(),
+            batches: migrate::Batches::default(),
+            hand: evict::Hand::default(),
             last_tick: Now::ZERO,
             nr_misuses: 0,
             nr_reclaimed_pages: 0,
+            nr_move_faults: 0,
         })
     }
 

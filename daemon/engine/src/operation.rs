@@ -10,8 +10,11 @@ use hugepool_mm::{OnlineOrder, SectionId};
 
 use crate::command::SectionRefusal;
 use crate::id::{ClientId, Now, OperationId, millis};
+use crate::migrate::Moved;
+use crate::moves::MoveOutcome;
 use crate::num;
 use crate::report::{OperationKind, OperationReport, OperationState, Recalled, SectionOutcome};
+use crate::shift::Shift;
 use crate::zones::Zones;
 
 /// Ended operations that are remembered.
@@ -72,6 +75,7 @@ pub(crate) struct Operation {
     pub keep_offline: bool,
     pub tasks: Vec<Task>,
     pub rounds: Rounds,
+    pub shift: Shift,
     /// Of a drain or an eviction.
     pub recalled: Option<Recalled>,
 }
@@ -95,7 +99,24 @@ impl Operation {
                 next: now,
                 pause: FIRST_PAUSE,
             },
+            shift: Shift::default(),
             recalled: None,
+        }
+    }
+
+    /// Counts blocks that were moved out of its sections.
+    pub fn note_moved(&mut self, zones: &Zones, moved: &[Moved]) {
+        for one in moved.iter().filter(|one| one.outcome == MoveOutcome::Moved) {
+            if let Some(at) = self.task_of(zones.geometry().section_of(one.from)) {
+                self.tasks[at].outcome.nr_moved_pages += u64::from(one.nr_pages);
+            }
+        }
+    }
+
+    /// Counts a block that was taken out of one of its sections.
+    pub fn note_evicted(&mut self, section: SectionId, nr_pages: u32) {
+        if let Some(at) = self.task_of(section) {
+            self.tasks[at].outcome.nr_evicted_pages += u64::from(nr_pages);
         }
     }
 

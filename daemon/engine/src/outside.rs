@@ -7,6 +7,7 @@
 use hugepool_mm::{SectionId, ZoneId};
 
 use crate::id::{ClientId, OperationId};
+use crate::moves::MoveBatch;
 
 /// What the runner must do outside, without the engine's lock, and answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +31,12 @@ pub enum Effect {
         zone: ZoneId,
         /// The section.
         section: SectionId,
+    },
+    /// Move blocks that clients hold; answer by [`Engine::moved`](crate::Engine::moved), in any
+    /// case.
+    Move {
+        /// What, from where, to where.
+        batch: MoveBatch,
     },
     /// Close the attach connection of a client that was evicted or poisoned; no answer.
     Close {

@@ -12,7 +12,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use hugepool_mm::{Geometry, Migratetype, Order, Pfn, SectionId};
-use hugepool_shm::raw::{RawPage, is_before, next_generation};
+use hugepool_shm::raw::{is_before, next_generation};
 use hugepool_shm::words::Words;
 
 use crate::cell::{Cell, Lent};
@@ -49,12 +49,14 @@ impl Owners {
     pub fn new(geometry: Geometry, words: Words, zone_of: Vec<u8>) -> Owners {
         let nr_sections = zone_of.len();
         let nr_blocks = num::index(geometry.section_pageblocks());
+        let mut tally = Tally::new(zone_of, nr_blocks);
+        tally.open(ClientId::DAEMON);
         Owners {
             geometry,
             words,
             floors: vec![0; nr_sections],
             managed: vec![false; nr_sections],
-            tally: Tally::new(zone_of, nr_blocks),
+            tally,
         }
     }
 
@@ -138,16 +140,35 @@ impl Owners {
             }
             let pages = order.nr_pages() * num::saturate(num::count(run.len()));
             self.tally.add(client, self.place(run[0]), pages, now_ms);
+            if migratetype == Migratetype::Reclaimable {
+                let section = place_of(geometry, run[0]).section;
+                self.tally.add_reclaimable(section, pages);
+            }
         }
+    }
+
+    /// Hands a block on: it is `to`'s from now on, one generation later.
+    ///
+    /// # Panics
+    /// If it is not `from`'s: the caller has just put it into that custody itself.
+    pub fn hand_over(&mut self, pfn: Pfn, from: ClientId, to: ClientId, now_ms: u64) {
+        let Cell::Lent(lent) = self.cell(pfn) else {
+            panic!("{pfn} is at home")
+        };
+        assert_eq!(lent.client, from, "{pfn} is another's");
+        let handed = Lent {
+            client: to,
+            generation: next_generation(lent.generation),
+            ..lent
+        };
+        self.store(pfn, handed.encode());
+        let (place, pages) = (self.place(pfn), lent.order.nr_pages());
+        self.tally.sub(from, place, pages);
+        self.tally.add(to, place, pages, now_ms);
     }
 
     /// Takes a block home if the claim is right: the section is online, the block is headed
     /// there, is the client's, and has the order and the generation claimed.
-    pub fn take(&mut self, client: ClientId, claim: RawPage) -> Result<Taken, Misuse> {
-        self.take_named(client, claim.pfn(), claim.order(), claim.generation())
-    }
-
-    /// As [`take`](Self::take), of a claim that is no page word.
     pub fn take_named(
         &mut self,
         client: ClientId,
@@ -304,8 +325,11 @@ impl Owners {
 
     fn bring_home(&mut self, pfn: Pfn, lent: Lent) -> Taken {
         self.store(pfn, Cell::home(next_generation(lent.generation)));
-        self.tally
-            .sub(lent.client, self.place(pfn), lent.order.nr_pages());
+        let (place, pages) = (self.place(pfn), lent.order.nr_pages());
+        self.tally.sub(lent.client, place, pages);
+        if lent.migratetype == Migratetype::Reclaimable {
+            self.tally.sub_reclaimable(place.section, pages);
+        }
         Taken {
             pfn,
             order: lent.order,
@@ -368,7 +392,13 @@ fn offset(base: u32, generation: u32) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugepool_shm::raw::{PageParts, RawMigratetype};
+    use hugepool_shm::raw::{PageParts, RawMigratetype, RawPage};
+
+    impl Owners {
+        fn take(&mut self, client: ClientId, claim: RawPage) -> Result<Taken, Misuse> {
+            self.take_named(client, claim.pfn(), claim.order(), claim.generation())
+        }
+    }
 
     const A: ClientId = ClientId {
         slot: 1,

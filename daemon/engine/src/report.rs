@@ -68,6 +68,8 @@ pub struct StatusReport {
     pub nr_misuses: u64,
     /// Pages taken home from the dead.
     pub nr_reclaimed_pages: u64,
+    /// Moves that failed because the memory could not be copied.
+    pub nr_move_faults: u64,
     /// Operations that run.
     pub nr_operations: u32,
 }
@@ -209,6 +211,10 @@ pub struct ClientReport {
     pub nr_misuses: u64,
     /// The last of them.
     pub last_misuse: Option<String>,
+    /// Pages of its movable blocks that were moved.
+    pub nr_moved_pages: u64,
+    /// Pages of its evictable blocks that were taken.
+    pub nr_evicted_pages: u64,
     /// How long it has been attached.
     pub attached_ms: u64,
     /// Whether its lanes rely on the daemon's barrier; else on a fence of their own.
@@ -312,6 +318,11 @@ pub struct Holder {
     pub age_ms: u64,
     /// Pages of these that an operation in flight in one of its lanes may be moving.
     pub nr_in_flight: u64,
+    /// Pages of these that are movable, and pinned.
+    pub nr_pinned: u64,
+    /// Pages of these that are movable, and were wanted by the client each time in the middle of
+    /// their move.
+    pub nr_hot: u64,
 }
 
 /// What the one step of onlining freed to the buddy.
@@ -340,6 +351,10 @@ pub struct SectionOutcome {
     pub holders: Vec<Holder>,
     /// What onlining freed.
     pub onlined: Option<Onlined>,
+    /// Pages that were moved out of it under their clients.
+    pub nr_moved_pages: u64,
+    /// Pages that were taken from their clients, for want of another place.
+    pub nr_evicted_pages: u64,
     /// From begin to end, in the caller's time.
     pub took_us: u64,
 }

@@ -38,6 +38,7 @@ impl Engine {
             nr_connections: num::saturate(num::count(nr_all - nr_linked)),
             nr_misuses: self.nr_misuses,
             nr_reclaimed_pages: self.nr_reclaimed_pages,
+            nr_move_faults: self.nr_move_faults,
             nr_operations: num::saturate(num::count(self.operations.nr_running())),
         }
     }
@@ -173,6 +174,8 @@ impl Engine {
             held: lent - in_lanes,
             nr_misuses: client.nr_misuses,
             last_misuse: client.last_misuse.map(|misuse| misuse.to_string()),
+            nr_moved_pages: client.nr_moved_pages,
+            nr_evicted_pages: client.nr_evicted_pages,
             attached_ms: millis(now.saturating_sub(client.attached_at)),
             uses_membarrier: client
                 .link
@@ -205,6 +208,7 @@ impl Engine {
         for place in self.lent_places(&zones, request) {
             self.custody.owners.for_each_head(place, &mut |pfn, lent| {
                 let is_asked = u64::from(pfn.get()) >= request.from_pfn
+                    && lent.client != ClientId::DAEMON
                     && client.is_none_or(|client| client == lent.client);
                 if !is_asked || list.next.is_some() {
                     return;

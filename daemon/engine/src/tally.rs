@@ -136,6 +136,8 @@ pub(crate) struct Place {
 #[derive(Clone, Debug, Default)]
 struct SectionTally {
     pages: u64,
+    /// Pages of these that were asked for as reclaimable.
+    reclaimable: u64,
     /// By pageblock, made at the first lend: pages of blocks headed there.
     blocks: Box<[u32]>,
 }
@@ -193,6 +195,21 @@ impl Tally {
         section.blocks[place.block] += pages;
         self.zones[usize::from(self.zone_of[index])] += u64::from(pages);
         self.account(client).add(place, nr_blocks, pages, now_ms);
+    }
+
+    /// Counts pages, counted as lent too, as reclaimable.
+    pub fn add_reclaimable(&mut self, section: u32, pages: u32) {
+        self.sections[crate::num::index(section)].reclaimable += u64::from(pages);
+    }
+
+    /// Counts pages as no longer so.
+    pub fn sub_reclaimable(&mut self, section: u32, pages: u32) {
+        self.sections[crate::num::index(section)].reclaimable -= u64::from(pages);
+    }
+
+    /// Pages lent out of a section as reclaimable.
+    pub fn reclaimable(&self, section: u32) -> u64 {
+        self.sections[crate::num::index(section)].reclaimable
     }
 
     /// Counts pages as home.

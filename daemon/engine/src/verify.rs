@@ -7,6 +7,7 @@
 use hugepool_mm::{Pfn, PfnRange, SectionId, SectionState, Zone};
 
 use crate::Engine;
+use crate::cell::Cell;
 use crate::id::ClientId;
 use crate::num;
 use crate::operation::Step;
@@ -142,6 +143,7 @@ impl Engine {
             });
         }
         self.verify_accounts(&owned, &mut report);
+        self.verify_intents(&owned, &mut report);
         report
     }
 
@@ -161,6 +163,28 @@ impl Engine {
         };
         report.expect(is_right, || {
             format!("section {section} is {state}, operation {operation:?} is at {task:?} with it")
+        });
+    }
+
+    /// What is under way has a new place in the daemon's custody, and nothing else is there.
+    fn verify_intents(
+        &self,
+        owned: &std::collections::BTreeMap<ClientId, u64>,
+        report: &mut VerifyReport,
+    ) {
+        let mut nr_pages = 0;
+        for intent in self.custody.intents.iter() {
+            let cell = self.custody.owners.cell(intent.new);
+            nr_pages += u64::from(intent.lent.order.nr_pages());
+            let is_there = matches!(cell, Cell::Lent(lent) if lent.client == ClientId::DAEMON
+                && lent.order == intent.lent.order);
+            report.expect(is_there, || {
+                format!("a block is on its way to {}, which is {cell:?}", intent.new)
+            });
+        }
+        let counted = owned.get(&ClientId::DAEMON).copied().unwrap_or(0);
+        report.expect(counted == nr_pages, || {
+            format!("{counted} pages are the daemon's, {nr_pages} are being moved to")
         });
     }
 
@@ -204,7 +228,9 @@ impl Engine {
                         lent.order
                     )
                 });
-                report.expect(self.clients.get(lent.client).is_some(), || {
+                let is_known =
+                    lent.client == ClientId::DAEMON || self.clients.get(lent.client).is_some();
+                report.expect(is_known, || {
                     format!(
                         "page {pfn} is lent to client {}, who is not there",
                         lent.client

@@ -7,11 +7,11 @@
 use std::time::Duration;
 
 use hugepool_engine::{
-    AllocBulk, AllocOutcome, AllocReply, AttachSpec, Backing, ClientId, ClientReport, Command,
-    Defaults, Effect, Engine, EngineConfig, Now, OperationReport, OperationState, Outside,
+    AllocBulk, AllocOutcome, AllocReply, AttachSpec, Backing, BlockCopy, ClientId, ClientReport,
+    Command, Defaults, Effect, Engine, EngineConfig, Now, OperationReport, OperationState, Outside,
     PageCounts, Patience, Reply, Sections, SectionsRequest, ZoneSettings,
 };
-use hugepool_mm::{Geometry, Migratetype, SectionId, ZoneId, ZoneKind};
+use hugepool_mm::{Geometry, Migratetype, Pfn, SectionId, ZoneId, ZoneKind};
 use hugepool_shm::control::ControlSegment;
 use hugepool_shm::lane_client::{LaneClient, LaneTerms, Miss};
 use hugepool_shm::raw::{Class, RawMigratetype, RawPage};
@@ -48,6 +48,8 @@ pub struct Rig {
     pub outside: Counted,
     /// Effects that [`Rig::settle_effects`] has carried out.
     pub effects: Vec<Effect>,
+    /// What the pages hold, a number each.
+    pub bytes: Vec<u64>,
 }
 
 /// A client as its process has it.
@@ -95,12 +97,14 @@ impl Rig {
             defaults,
         };
         let engine = Engine::new(config).unwrap();
+        let nr_pages = engine.control_geometry(1).nr_pages;
         let now = Duration::from_secs(100);
         Rig {
             engine,
             now,
             outside: Counted::default(),
             effects: Vec::new(),
+            bytes: vec![0; usize::try_from(nr_pages).unwrap()],
         }
     }
 
@@ -118,8 +122,12 @@ impl Rig {
                 return;
             }
             for effect in effects {
-                match effect {
-                    Effect::Populate { section, .. } => {
+                match &effect {
+                    Effect::Move { batch } => {
+                        let answer = batch.carry_out(&mut |copy| copy_bytes(&mut self.bytes, copy));
+                        self.engine.moved(answer, self.now, &mut self.outside);
+                    }
+                    &Effect::Populate { section, .. } => {
                         let backing = Backing {
                             name: "heap".to_owned(),
                             node: -1,
@@ -127,7 +135,9 @@ impl Rig {
                         };
                         self.engine.populated(section, Ok(backing), self.now);
                     }
-                    Effect::Punch { section, .. } => self.engine.punched(section, Ok(()), self.now),
+                    &Effect::Punch { section, .. } => {
+                        self.engine.punched(section, Ok(()), self.now)
+                    }
                     Effect::Close { .. } | Effect::Kill { .. } | Effect::Forget { .. } => {}
                 }
                 self.effects.push(effect);
@@ -328,6 +338,14 @@ impl Tenant {
         out.truncate(taken.count);
         (out, taken.miss)
     }
+}
+
+/// Copies a block, as the runner does.
+pub fn copy_bytes(bytes: &mut [u64], copy: &BlockCopy) -> bool {
+    let at = |pfn: Pfn| usize::try_from(pfn.get()).unwrap();
+    let nr_pages = usize::try_from(copy.nr_pages).unwrap();
+    bytes.copy_within(at(copy.from)..at(copy.from) + nr_pages, at(copy.to));
+    true
 }
 
 /// A request for sections of a zone.

@@ -1,0 +1,310 @@
+//! What is under way with movable blocks: one record for each move and each eviction.
+//!
+//! Written before the first step of it that another process can see, and cleared after the last:
+//! a daemon that finds one keeps the place that the handle names and frees the other (PROTOCOLS
+//! P6, P10). So records are fixed words, one writer, in [`Words`] that may lie in a state segment;
+//! the index by page beside them can be made from them.
+//!
+//! A block under way has two places. The old one is its client's all the time; the new one is the
+//! daemon's until the runner has answered. The client may be faster than the answer, and give the
+//! block back at its new place: that is noted here ([`Intents::return_early`]) and done then.
+//!
+//! Shape of a record, four words:
+//!
+//! | word | bits from the lowest |
+//! |---|---|
+//! | 0 | 8 kind (0: no record), 8 given back early, 8 order, 8 migratetype as asked, 32 handle |
+//! | 1 | 32 old pfn, 32 new pfn (the old one again for an eviction) |
+//! | 2 | 16 slot of the client, 16 incarnation |
+//! | 3 | 32 generation at the old place, 32 at the new one, as the client's |
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use hugepool_mm::{Migratetype, Order, Pfn};
+use hugepool_shm::words::Words;
+
+use crate::cell::Lent;
+use crate::id::ClientId;
+use crate::num;
+use crate::owners::Taken;
+
+/// Moves and evictions under way at a time.
+pub(crate) const MAX_INTENTS: u32 = 2048;
+const WORDS_EACH: usize = 4;
+
+/// What is to become of the block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It goes to another place.
+    Move,
+    /// It is taken from its client.
+    Evict,
+}
+
+/// One move or eviction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Intent {
+    pub kind: Kind,
+    /// The block as it is the client's.
+    pub lent: Lent,
+    pub old: Pfn,
+    /// Where it goes; where it was, for an eviction.
+    pub new: Pfn,
+    /// The generation that the client knows it by there.
+    pub new_generation: u32,
+    /// The client's handle.
+    pub handle: u32,
+    /// The client has given it back at the new place already.
+    pub is_returned: bool,
+}
+
+/// The number of a record, while it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct IntentId(u32);
+
+/// All records.
+#[derive(Debug)]
+pub(crate) struct Intents {
+    words: Words,
+    free: Vec<u32>,
+    /// The records' numbers by their old and their new pages.
+    by_page: BTreeMap<Pfn, IntentId>,
+}
+
+impl Intents {
+    pub fn new() -> Intents {
+        let len = num::index(MAX_INTENTS) * WORDS_EACH;
+        Intents {
+            words: Words::heap(len).expect("64 KiB of the heap are a length that can be had"),
+            free: (0..MAX_INTENTS).rev().collect(),
+            by_page: BTreeMap::new(),
+        }
+    }
+
+    /// Notes an intent; `None`: as many are under way as can be, or one of its pages is.
+    pub fn put(&mut self, intent: Intent) -> Option<IntentId> {
+        if self.is_under_way(intent.old) || self.is_under_way(intent.new) {
+            return None;
+        }
+        let id = IntentId(self.free.pop()?);
+        self.store(id, intent);
+        self.by_page.insert(intent.old, id);
+        self.by_page.insert(intent.new, id);
+        Some(id)
+    }
+
+    /// Clears a record: it is done with.
+    pub fn take(&mut self, id: IntentId) -> Option<Intent> {
+        let intent = self.get(id)?;
+        self.cells(id)[0].store(0, Relaxed);
+        self.by_page.remove(&intent.old);
+        self.by_page.remove(&intent.new);
+        self.free.push(id.0);
+        Some(intent)
+    }
+
+    /// Whether a block headed at the page is moved from or to there, or evicted.
+    pub fn is_under_way(&self, pfn: Pfn) -> bool {
+        self.by_page.contains_key(&pfn)
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        num::index(MAX_INTENTS) - self.free.len()
+    }
+
+    /// How many more there may be.
+    pub fn room(&self) -> usize {
+        self.free.len()
+    }
+
+    /// All of them, by number.
+    pub fn iter(&self) -> impl Iterator<Item = Intent> + '_ {
+        (0..MAX_INTENTS).filter_map(|id| self.get(IntentId(id)))
+    }
+
+    /// The client gives a block back at its new place, before the runner has said that it is
+    /// there. Nothing, if that is not so. `named` is the order and generation that it claims,
+    /// where it claims any.
+    pub fn return_early(
+        &mut self,
+        client: ClientId,
+        pfn: Pfn,
+        named: Option<(u32, u32)>,
+    ) -> Option<Taken> {
+        let id = *self.by_page.get(&pfn)?;
+        let intent = self.get(id)?;
+        let right = (u32::from(intent.lent.order.get()), intent.new_generation);
+        let is_right = intent.kind == Kind::Move
+            && intent.new == pfn
+            && intent.lent.client == client
+            && named.is_none_or(|named| named == right);
+        if !is_right {
+            return None;
+        }
+        let is_returned = true;
+        self.store(
+            id,
+            Intent {
+                is_returned,
+                ..intent
+            },
+        );
+        Some(Taken {
+            pfn,
+            order: intent.lent.order,
+            migratetype: intent.lent.migratetype,
+        })
+    }
+
+    fn get(&self, id: IntentId) -> Option<Intent> {
+        let [first, pages, client, generations] = self.cells(id) else {
+            return None;
+        };
+        let [kind, returned, order, migratetype, ..] = first.load(Relaxed).to_le_bytes();
+        let kind = match kind {
+            1 => Kind::Move,
+            2 => Kind::Evict,
+            _ => return None,
+        };
+        let (_, handle) = halves(first.load(Relaxed));
+        let (old, new) = halves(pages.load(Relaxed));
+        let (client, _) = halves(client.load(Relaxed));
+        let [slot_low, slot_high, incarnation_low, incarnation_high] = client.to_le_bytes();
+        let (generation, new_generation) = halves(generations.load(Relaxed));
+        Some(Intent {
+            kind,
+            lent: Lent {
+                client: ClientId {
+                    slot: u16::from_le_bytes([slot_low, slot_high]),
+                    incarnation: u16::from_le_bytes([incarnation_low, incarnation_high]),
+                },
+                order: Order::new(order)?,
+                migratetype: Migratetype::from_index(usize::from(migratetype))?,
+                generation,
+            },
+            old: Pfn::new(old),
+            new: Pfn::new(new),
+            new_generation,
+            handle,
+            is_returned: returned != 0,
+        })
+    }
+
+    fn store(&self, id: IntentId, intent: Intent) {
+        let [first, pages, client, generations] = self.cells(id) else {
+            return;
+        };
+        let Intent { lent, .. } = intent;
+        let kind = match intent.kind {
+            Kind::Move => 1,
+            Kind::Evict => 2,
+        };
+        let migratetype = num::saturate(num::count(lent.migratetype.index())) << 24;
+        let low = kind
+            | u32::from(intent.is_returned) << 8
+            | u32::from(lent.order.get()) << 16
+            | migratetype;
+        pages.store(whole(intent.old.get(), intent.new.get()), Relaxed);
+        let id = u32::from(lent.client.slot) | u32::from(lent.client.incarnation) << 16;
+        client.store(whole(id, 0), Relaxed);
+        generations.store(whole(lent.generation, intent.new_generation), Relaxed);
+        // Last: it makes the record.
+        first.store(whole(low, intent.handle), Relaxed);
+    }
+
+    fn cells(&self, id: IntentId) -> &[AtomicU64] {
+        let start = num::index(id.0) * WORDS_EACH;
+        &self.words.cells()[start..start + WORDS_EACH]
+    }
+}
+
+const fn whole(low: u32, high: u32) -> u64 {
+    low as u64 | (high as u64) << 32
+}
+
+fn halves(word: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = word.to_le_bytes();
+    (
+        u32::from_le_bytes([a, b, c, d]),
+        u32::from_le_bytes([e, f, g, h]),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn intent(old: u32, new: u32) -> Intent {
+        Intent {
+            kind: Kind::Move,
+            lent: Lent {
+                client: ClientId {
+                    slot: u16::MAX,
+                    incarnation: 0x1234,
+                },
+                order: Order::new(9).unwrap(),
+                migratetype: Migratetype::Reclaimable,
+                generation: 0xf_ffff,
+            },
+            old: Pfn::new(old),
+            new: Pfn::new(new),
+            new_generation: 0xa_bcde,
+            handle: u32::MAX,
+            is_returned: false,
+        }
+    }
+
+    #[test]
+    fn a_record_says_all_again() {
+        let mut intents = Intents::new();
+        let first = intents.put(intent(u32::MAX, 512)).unwrap();
+        let evict = Intent {
+            kind: Kind::Evict,
+            ..intent(7, 7)
+        };
+        let second = intents.put(evict).unwrap();
+        let all: Vec<Intent> = intents.iter().collect();
+        assert_eq!(all, [intent(u32::MAX, 512), evict]);
+        assert_eq!(intents.take(first), Some(intent(u32::MAX, 512)));
+        assert_eq!(intents.take(first), None);
+        assert_eq!(intents.take(second), Some(evict));
+        assert_eq!((intents.len(), intents.iter().count()), (0, 0));
+    }
+
+    #[test]
+    fn a_page_is_under_way_once() {
+        let mut intents = Intents::new();
+        let id = intents.put(intent(1, 2)).unwrap();
+        assert!(intents.put(intent(1, 3)).is_none() && intents.put(intent(4, 1)).is_none());
+        assert!(intents.put(intent(2, 5)).is_none());
+        intents.take(id);
+        assert!(intents.put(intent(2, 1)).is_some());
+        for page in 10..2 * MAX_INTENTS {
+            intents.put(intent(2 * page, 2 * page + 1));
+        }
+        assert_eq!(
+            (intents.len(), intents.room()),
+            (num::index(MAX_INTENTS), 0)
+        );
+    }
+
+    #[test]
+    fn only_the_blocks_own_client_gives_it_back_early_and_only_at_its_new_place() {
+        let mut intents = Intents::new();
+        let id = intents.put(intent(1, 2)).unwrap();
+        let client = intent(1, 2).lent.client;
+        let other = ClientId { slot: 1, ..client };
+        let (old, new) = (Pfn::new(1), Pfn::new(2));
+        assert!(intents.return_early(other, new, None).is_none());
+        assert!(intents.return_early(client, old, None).is_none());
+        assert!(intents.return_early(client, new, Some((9, 0))).is_none());
+        let taken = intents
+            .return_early(client, new, Some((9, 0xa_bcde)))
+            .unwrap();
+        assert_eq!((taken.pfn, taken.order.get()), (new, 9));
+        assert!(intents.take(id).unwrap().is_returned);
+    }
+}
