@@ -44,6 +44,9 @@ impl World {
     }
 
     pub(crate) fn answer(&mut self) -> Result<(), Broken> {
+        if !self.answers.is_empty() && self.prng.chance(1, 2) {
+            return self.answer_moves();
+        }
         if self.effects.is_empty() {
             return Ok(());
         }
@@ -89,6 +92,7 @@ impl World {
                     self.model.set_present(section.get(), false)?;
                 }
             }
+            Effect::Move { batch } => self.carry_out(&batch, is_well)?,
             Effect::Kill { client } => {
                 if let Some(at) = self.tenant_of(client) {
                     self.die(at)?;
@@ -228,15 +232,21 @@ impl World {
             self.ask(command)?;
         }
         self.trace.add(format_args!("-> {lent}"));
-        if [by_zone, by_client, by_section, by_page]
-            .iter()
-            .all(|&sum| sum == lent)
+        let on_its_way = self.pages_on_their_way();
+        if [
+            by_zone,
+            by_client + on_its_way,
+            by_section,
+            by_page + on_its_way,
+        ]
+        .iter()
+        .all(|&sum| sum == lent)
         {
             return Ok(());
         }
         Err(format!(
             "{lent} pages are lent; {by_zone} by zone, {by_client} by client, {by_section} by \
-             section, {by_page} by page"
+             section, {by_page} by page, {on_its_way} on their way"
         ))
     }
 

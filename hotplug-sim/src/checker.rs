@@ -13,6 +13,7 @@ impl World {
     /// # Errors
     /// Pages are lost, doubled or nobody's.
     pub fn check_conservation(&mut self) -> Result<(), Broken> {
+        self.follow_moves()?;
         let pages = self.engine.status().pages;
         if !pages.adds_up() {
             return Err(format!("the equations do not add up: {pages:?}"));
@@ -43,7 +44,7 @@ impl World {
                 ));
             }
         }
-        if pages.lent != owned_by_all {
+        if pages.lent != owned_by_all + self.pages_on_their_way() {
             return Err(format!(
                 "{} pages are lent, clients own {owned_by_all}",
                 pages.lent
@@ -88,6 +89,7 @@ impl World {
     /// # Errors
     /// It does not.
     pub fn check_at_rest(&mut self) -> Result<(), Broken> {
+        self.finish_moves()?;
         let timeout = Some(Duration::from_millis(10));
         let command = Command::DrainLanes {
             slot: None,
@@ -112,7 +114,7 @@ impl World {
                 state = report.state;
             }
         }
-        self.collect_effects()?;
+        self.finish_moves()?;
         if state == OperationState::Running {
             return Err(format!("drain {} does not end", begun.id));
         }
@@ -138,7 +140,7 @@ impl World {
             self.die(0)?;
         }
         for _ in 0..1000 {
-            self.collect_effects()?;
+            self.finish_moves()?;
             while !self.effects.is_empty() {
                 self.answer_effect(0, true)?;
                 self.collect_effects()?;

@@ -56,6 +56,9 @@ impl World {
             },
             zones: zones.into_iter().map(u32::from).collect(),
             held: Vec::new(),
+            movable: Vec::new(),
+            free_handles: Vec::new(),
+            next_handle: 0,
             is_closed: false,
             is_honest: true,
             stopped: Vec::new(),
@@ -102,6 +105,9 @@ impl World {
                     terms,
                     zones: zones.into_iter().map(u32::from).collect(),
                     held: Vec::new(),
+                    movable: Vec::new(),
+                    free_handles: Vec::new(),
+                    next_handle: 0,
                     is_closed: false,
                     is_honest: true,
                     stopped: Vec::new(),
@@ -127,6 +133,7 @@ impl World {
 
     /// The process is gone; the daemon's pidfd says so.
     pub(crate) fn die(&mut self, at: usize) -> Result<(), Broken> {
+        self.follow_moves()?;
         let id = self.tenants[at].id;
         let owned = self.engine.owned_pages(id).unwrap_or(0);
         if self.tenants[at].segment.is_none() {
@@ -144,6 +151,7 @@ impl World {
     }
 
     fn forget(&mut self, at: usize) -> Result<(), Broken> {
+        self.forget_movable(at)?;
         while !self.tenants[at].held.is_empty() {
             self.let_go(at, 64)?;
         }

@@ -22,7 +22,7 @@ impl World {
         let id = self.tenants[at].id;
         let lane = self.prng.below_u32(self.tenants[at].nr_lanes());
         for _ in 0..self.prng.small(4) {
-            let deed = self.prng.below(8);
+            let deed = self.prng.below(9);
             self.trace.add(format_args!("{id}/{lane} deed {deed}"));
             match deed {
                 0 | 1 => self.push_nonsense(at, &segment, lane),
@@ -44,6 +44,7 @@ impl World {
                     let epoch = self.prng.next_u64();
                     segment.scribble(lane, LaneWord::Epoch, epoch);
                 }
+                7 => self.scribble_handles(at, &segment),
                 _ => self.scribble_cursor(&segment, lane),
             }
         }
@@ -56,6 +57,9 @@ impl World {
         if !tenant.is_honest {
             return Ok(());
         }
+        self.follow_moves()?;
+        self.forget_movable(at)?;
+        let tenant = &mut self.tenants[at];
         tenant.is_honest = false;
         let stopped = tenant.stopped.iter().flat_map(|stopped| &stopped.pages);
         for &page in tenant.held.iter().chain(stopped) {
@@ -104,6 +108,19 @@ impl World {
                 LaneWord::Cached(class, slot)
             };
             segment.scribble(lane, place, word);
+        }
+    }
+
+    /// Handles that name what is somebody else's, the same block twice, or nothing that there is.
+    fn scribble_handles(&mut self, at: usize, segment: &ControlSegment) {
+        for _ in 0..self.prng.small(16) {
+            let handle = self.prng.below_u32(32);
+            let word = self.some_word(at);
+            if self.prng.chance(3, 4) {
+                segment.handles().fill(handle, word);
+            } else {
+                segment.scribble_handle(handle, self.prng.next_u64());
+            }
         }
     }
 

@@ -14,6 +14,7 @@ pub mod flags;
 mod hostile;
 pub mod import;
 pub mod model;
+mod movable;
 pub mod prng;
 pub mod run;
 mod stopped;

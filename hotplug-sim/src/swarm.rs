@@ -25,6 +25,14 @@ pub enum Event {
     Put,
     /// A thread gives pages back through the free map.
     PutIntoMap,
+    /// A thread puts pages under handles.
+    MakeMovable,
+    /// A thread pins some of them, and writes.
+    Pin,
+    /// It lets go of some.
+    Unpin,
+    /// A thread takes some out of their handles, to keep or to free.
+    Unhand,
     /// A client allocates by call.
     Call,
     /// A client gives pages back by call.
@@ -70,7 +78,7 @@ pub enum Event {
 }
 
 /// Events with the weight they have when none is off.
-const EVENTS: [(Event, u32); 28] = [
+const EVENTS: [(Event, u32); 32] = [
     (Event::Attach, 2),
     (Event::HangUp, 1),
     (Event::Die, 2),
@@ -78,6 +86,10 @@ const EVENTS: [(Event, u32); 28] = [
     (Event::Take, 120),
     (Event::Put, 110),
     (Event::PutIntoMap, 10),
+    (Event::MakeMovable, 40),
+    (Event::Pin, 12),
+    (Event::Unpin, 14),
+    (Event::Unhand, 20),
     (Event::Call, 30),
     (Event::FreeCall, 15),
     (Event::Probe, 4),

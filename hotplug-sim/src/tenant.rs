@@ -21,6 +21,17 @@ pub struct Pending {
     pub nr_pages: u64,
 }
 
+/// A block that the daemon may move.
+#[derive(Clone, Copy, Debug)]
+pub struct UnderHandle {
+    /// Its handle.
+    pub handle: u32,
+    /// Its page word, when it was last looked at.
+    pub page: RawPage,
+    /// Pins on it.
+    pub nr_pins: u32,
+}
+
 /// A client or a connection.
 #[derive(Debug)]
 pub struct Tenant {
@@ -34,6 +45,12 @@ pub struct Tenant {
     pub zones: Vec<u32>,
     /// Blocks in hand.
     pub held: Vec<RawPage>,
+    /// Blocks under handles, where they were last seen.
+    pub movable: Vec<UnderHandle>,
+    /// Handles that are free again.
+    pub free_handles: Vec<u32>,
+    /// Handles from here on were never used.
+    pub next_handle: u32,
     /// The runner was told to close its socket.
     pub is_closed: bool,
     /// Keeps the protocols.
@@ -82,6 +99,11 @@ impl Tenant {
         let pages =
             |blocks: &[RawPage]| blocks.iter().map(|page| 1u64 << page.order()).sum::<u64>();
         pages(&self.held)
+            + self
+                .movable
+                .iter()
+                .map(|one| 1 << one.page.order())
+                .sum::<u64>()
             + self
                 .stopped
                 .iter()

@@ -1,10 +1,10 @@
 //! The world of a run: the engine, its clients, told time, and a runner that may be late.
 //!
 //! One step is one [`Event`], carried out here and in the files beside it by who
-//! acts: [`clients`](crate::clients), [`calls`](crate::calls), [`hostile`](crate::hostile),
-//! [`admin`](crate::admin).
+//! acts: [`clients`](crate::clients), [`calls`](crate::calls), [`movable`](crate::movable),
+//! [`hostile`](crate::hostile), [`admin`](crate::admin).
 
-use hugepool_engine::{ClientId, Effect, Engine, Now, OperationId, Outside};
+use hugepool_engine::{ClientId, Effect, Engine, MovedBatch, Now, OperationId, Outside};
 use hugepool_mm::{Geometry, SectionId};
 use hugepool_shm::raw::RawPage;
 
@@ -50,6 +50,14 @@ pub struct World {
     pub tenants: Vec<Tenant>,
     /// What the runner has not done yet.
     pub effects: Vec<Effect>,
+    /// Moves that the runner has carried out and not told the engine yet.
+    pub answers: Vec<MovedBatch>,
+    /// What each page holds.
+    pub bytes: Vec<u64>,
+    /// What its holder wrote there.
+    pub written: Vec<u64>,
+    /// Numbers written so far: each is written once.
+    pub last_written: u64,
     /// The last operation begun.
     pub last_operation: OperationId,
     /// Zone index of each page.
@@ -82,6 +90,10 @@ impl World {
             trace: Trace::new(is_printed),
             tenants: Vec::new(),
             effects: Vec::new(),
+            answers: Vec::new(),
+            bytes: vec![0; nr_pages],
+            written: vec![0; nr_pages],
+            last_written: 0,
             last_operation: OperationId(0),
             zone_of,
             next_pid: 100,
@@ -112,6 +124,10 @@ impl World {
             Event::Take => self.take(),
             Event::Put => self.put(),
             Event::PutIntoMap => self.put_into_map(),
+            Event::MakeMovable => self.make_movable(),
+            Event::Pin => self.pin(),
+            Event::Unpin => self.unpin(),
+            Event::Unhand => self.unhand(),
             Event::Call => self.call(),
             Event::FreeCall => self.free_call(),
             Event::Probe => self.probe(),
@@ -161,6 +177,7 @@ impl World {
     /// # Errors
     /// They are not, or it is not.
     pub fn receive(&mut self, at: usize, pages: Vec<RawPage>) -> Result<(), Broken> {
+        self.follow_moves()?;
         let geometry = self.geometry();
         let tenant = &mut self.tenants[at];
         if tenant.is_honest {
@@ -189,7 +206,10 @@ impl World {
                 self.model.take(tenant.id, page)?;
             }
         }
-        tenant.held.extend(pages);
+        tenant.held.extend(&pages);
+        if self.tenants[at].is_honest {
+            pages.iter().for_each(|page| self.write(*page));
+        }
         Ok(())
     }
 
@@ -198,13 +218,14 @@ impl World {
     /// # Errors
     /// The simulator has lost count.
     pub fn let_go(&mut self, at: usize, count: usize) -> Result<Vec<RawPage>, Broken> {
-        let tenant = &mut self.tenants[at];
         let mut pages = Vec::new();
-        while pages.len() < count && !tenant.held.is_empty() {
+        while pages.len() < count && !self.tenants[at].held.is_empty() {
+            let tenant = &mut self.tenants[at];
             let index = self.prng.index(tenant.held.len());
             let page = tenant.held.swap_remove(index);
             if tenant.is_honest {
                 self.model.give(tenant.id, page)?;
+                self.check_bytes(page)?;
             }
             pages.push(page);
         }

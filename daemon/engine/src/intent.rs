@@ -68,8 +68,10 @@ pub(crate) struct IntentId(u32);
 pub(crate) struct Intents {
     words: Words,
     free: Vec<u32>,
-    /// The records' numbers by their old and their new pages.
-    by_page: BTreeMap<Pfn, IntentId>,
+    /// The records' numbers by their old pages, and those of moves by their new ones. An old page
+    /// that its client has freed meanwhile may be another block's new one.
+    by_old: BTreeMap<Pfn, IntentId>,
+    by_new: BTreeMap<Pfn, IntentId>,
 }
 
 impl Intents {
@@ -78,19 +80,22 @@ impl Intents {
         Intents {
             words: Words::heap(len).expect("64 KiB of the heap are a length that can be had"),
             free: (0..MAX_INTENTS).rev().collect(),
-            by_page: BTreeMap::new(),
+            by_old: BTreeMap::new(),
+            by_new: BTreeMap::new(),
         }
     }
 
-    /// Notes an intent; `None`: as many are under way as can be, or one of its pages is.
+    /// Notes an intent; `None`: as many are under way as can be, or this block is already.
     pub fn put(&mut self, intent: Intent) -> Option<IntentId> {
-        if self.is_under_way(intent.old) || self.is_under_way(intent.new) {
+        if self.is_under_way(intent.old) || self.by_new.contains_key(&intent.new) {
             return None;
         }
         let id = IntentId(self.free.pop()?);
         self.store(id, intent);
-        self.by_page.insert(intent.old, id);
-        self.by_page.insert(intent.new, id);
+        self.by_old.insert(intent.old, id);
+        if intent.kind == Kind::Move {
+            self.by_new.insert(intent.new, id);
+        }
         Some(id)
     }
 
@@ -98,15 +103,17 @@ impl Intents {
     pub fn take(&mut self, id: IntentId) -> Option<Intent> {
         let intent = self.get(id)?;
         self.cells(id)[0].store(0, Relaxed);
-        self.by_page.remove(&intent.old);
-        self.by_page.remove(&intent.new);
+        self.by_old.remove(&intent.old);
+        if intent.kind == Kind::Move {
+            self.by_new.remove(&intent.new);
+        }
         self.free.push(id.0);
         Some(intent)
     }
 
-    /// Whether a block headed at the page is moved from or to there, or evicted.
+    /// Whether a block headed at the page is being moved from there, or evicted.
     pub fn is_under_way(&self, pfn: Pfn) -> bool {
-        self.by_page.contains_key(&pfn)
+        self.by_old.contains_key(&pfn)
     }
 
     /// How many there are.
@@ -134,13 +141,10 @@ impl Intents {
         pfn: Pfn,
         named: Option<(u32, u32)>,
     ) -> Option<Taken> {
-        let id = *self.by_page.get(&pfn)?;
+        let id = *self.by_new.get(&pfn)?;
         let intent = self.get(id)?;
         let right = (u32::from(intent.lent.order.get()), intent.new_generation);
-        let is_right = intent.kind == Kind::Move
-            && intent.new == pfn
-            && intent.lent.client == client
-            && named.is_none_or(|named| named == right);
+        let is_right = intent.lent.client == client && named.is_none_or(|named| named == right);
         if !is_right {
             return None;
         }
@@ -278,10 +282,14 @@ mod tests {
     fn a_page_is_under_way_once() {
         let mut intents = Intents::new();
         let id = intents.put(intent(1, 2)).unwrap();
-        assert!(intents.put(intent(1, 3)).is_none() && intents.put(intent(4, 1)).is_none());
-        assert!(intents.put(intent(2, 5)).is_none());
+        assert!(intents.put(intent(1, 3)).is_none() && intents.put(intent(4, 2)).is_none());
+        // The old place was freed meanwhile, and is where another one goes.
+        let other = intents.put(intent(4, 1)).unwrap();
         intents.take(id);
-        assert!(intents.put(intent(2, 1)).is_some());
+        assert!(intents.is_under_way(Pfn::new(4)) && !intents.is_under_way(Pfn::new(1)));
+        let client = intent(4, 1).lent.client;
+        assert!(intents.return_early(client, Pfn::new(1), None).is_some());
+        intents.take(other);
         for page in 10..2 * MAX_INTENTS {
             intents.put(intent(2 * page, 2 * page + 1));
         }

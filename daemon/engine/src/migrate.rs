@@ -20,7 +20,6 @@ use crate::id::{ClientId, Now, OperationId, millis};
 use crate::intent::{Intent, IntentId, Kind};
 use crate::lanes::raw_migratetype;
 use crate::moves::{BlockCopy, Move, MoveBatch, MoveOutcome, MovedBatch};
-use crate::num;
 use crate::outside::{Effect, Outside};
 use crate::report::ClientState;
 use crate::zones::ZoneIndex;
@@ -185,26 +184,33 @@ impl Engine {
         let Intent { lent, old, new, .. } = intent;
         let order = u32::from(lent.order.get());
         let nr_pages = lent.order.nr_pages();
-        let client = self.clients.get_mut(lent.client);
-        match client {
-            Some(client) if outcome == MoveOutcome::Moved => {
+        let client = self
+            .clients
+            .get_mut(lent.client)
+            .filter(|_| outcome == MoveOutcome::Moved);
+        let misuse = match client {
+            Some(client) => {
+                let home = custody.take_named_home(client.id, old.get(), order, lent.generation);
+                if let Err(misuse) = home {
+                    // Only a client that lies about its handles has freed it from under the move:
+                    // it gets nothing for it.
+                    client.note_misuse(misuse);
+                }
+                home.err()
+            }
+            None => None,
+        };
+        match self.clients.get_mut(lent.client) {
+            Some(client) if outcome == MoveOutcome::Moved && misuse.is_none() => {
                 custody
                     .owners
                     .hand_over(new, ClientId::DAEMON, client.id, millis(now));
                 client.nr_moved_pages += u64::from(nr_pages);
-                let mut misuses = Vec::new();
                 if intent.is_returned {
                     let generation = intent.new_generation;
                     let home = custody.take_named_home(client.id, new.get(), order, generation);
-                    misuses.extend(home.err());
+                    debug_assert!(home.is_ok(), "{intent:?}: {home:?}");
                 }
-                // Only a client that lies about its handles has freed it from under the move.
-                let home = custody.take_named_home(client.id, old.get(), order, lent.generation);
-                misuses.extend(home.err());
-                self.nr_misuses += num::count(misuses.len());
-                misuses
-                    .into_iter()
-                    .for_each(|misuse| client.note_misuse(misuse));
             }
             _ => {
                 let generation = daemon_generation(&intent);
@@ -212,6 +218,7 @@ impl Engine {
                 debug_assert!(home.is_ok(), "{intent:?}: {home:?}");
             }
         }
+        self.nr_misuses += u64::from(misuse.is_some());
         self.nr_move_faults += u64::from(outcome == MoveOutcome::Fault);
         Some(Moved {
             from: old,

@@ -55,7 +55,7 @@ pub(crate) struct Move {
 }
 
 /// Moves to be carried out together.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct MoveBatch {
     pub(crate) number: u64,
     pub(crate) segments: Vec<ControlSegment>,
@@ -77,6 +77,12 @@ impl PartialEq for MoveBatch {
 }
 
 impl Eq for MoveBatch {}
+
+impl core::fmt::Debug for MoveBatch {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "MoveBatch({}, {} blocks)", self.number, self.moves.len())
+    }
+}
 
 impl MoveBatch {
     /// Carries the moves out. `copy` copies one block and says whether it could; the handle's word

@@ -53,6 +53,12 @@ impl Engine {
             .map(|account| account.pages)
     }
 
+    /// Pages that are the daemon's own because blocks are being moved to them.
+    pub fn pages_on_their_way(&self) -> u64 {
+        let account = self.custody.owners.tally().client(ClientId::DAEMON);
+        account.map_or(0, |account| account.pages)
+    }
+
     /// The most pages that a client or connection may own, if there is a most.
     pub fn ceiling_pages(&self, id: ClientId) -> Option<u64> {
         self.clients.get(id)?.ceiling_pages

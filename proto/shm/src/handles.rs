@@ -108,6 +108,16 @@ impl<'a> Handles<'a> {
 
 /// The client's side.
 impl<'a> Handles<'a> {
+    /// For [`scribble`](crate::scribble).
+    #[cfg(not(loom))]
+    pub(crate) fn scribble(self, handle: u32, value: u64) -> bool {
+        let word = self.words.get(handle as usize);
+        word.is_some_and(|word| {
+            word.store(value, Relaxed);
+            true
+        })
+    }
+
     /// Fills a free handle with a block that is the caller's; from now on the daemon may move it.
     pub fn fill(self, handle: u32, raw: RawPage) -> bool {
         let Some(word) = self.word(handle) else {

@@ -1,4 +1,5 @@
-//! What a client can do to its own lane without keeping any protocol: read and write each word.
+//! What a client can do to its own lanes and handles without keeping any protocol: read and write
+//! each word.
 //!
 //! For tests and simulators that play stopped, hostile and half-finished clients. Nothing of the
 //! product calls it, and nothing here can do harm beyond the lane: any word may be written by
@@ -60,6 +61,12 @@ impl ControlSegment {
             }
             None => false,
         }
+    }
+
+    /// Writes a handle's word, whatever it held; false if there is no such handle.
+    #[cfg(not(loom))]
+    pub fn scribble_handle(&self, handle: u32, value: u64) -> bool {
+        self.handles().scribble(handle, value)
     }
 
     /// Reads a word of a lane, if there is one.

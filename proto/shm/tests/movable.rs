@@ -263,7 +263,11 @@ fn no_write_of_busy_threads_is_lost_to_moves() {
                 let from = at[turn];
                 let dawdle = || {
                     let is_closed = || stage.control.handles().look(FIRST_PFN + from).is_none();
-                    let nr_looks = if nr_moved.is_multiple_of(8) { 20_000 } else { 0 };
+                    let nr_looks = if nr_moved.is_multiple_of(8) {
+                        20_000
+                    } else {
+                        0
+                    };
                     for _ in 0..nr_looks {
                         if !is_closed() {
                             return;
