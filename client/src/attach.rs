@@ -13,8 +13,8 @@ use std::{
 
 use hugepool_shm::{
     attach::{
-        AttachGeometry, AttachMessage, AttachReady, AttachReply, AttachRequest, LAYOUT_VERSION,
-        MAX_ZONES, agree_on_layout,
+        AttachGeometry, AttachMessage, AttachReady, AttachReply, AttachRequest, AttachZoneKind,
+        LAYOUT_VERSION, MAX_ZONES, agree_on_layout,
     },
     barrier,
     control::ControlSegment,
@@ -58,6 +58,8 @@ pub(crate) struct ZonePlace {
     /// Its index, as in the page word.
     pub(crate) index: u8,
     pub(crate) name: String,
+    /// Whether it takes movable requests only.
+    pub(crate) is_movable: bool,
     pub(crate) map: Arc<ZoneMap>,
 }
 
@@ -187,6 +189,7 @@ fn map(
         zones.push(ZonePlace {
             index: zone.zone,
             name: zone.name,
+            is_movable: zone.kind == AttachZoneKind::Movable,
             map,
         });
     }

@@ -16,8 +16,8 @@ use hugepool_shm::{
 };
 
 use crate::{
-    AttachError, Bulk, LocalLane, Migratetype, NoSuchZone, Options, Order, Page, Request,
-    Shortfall,
+    AttachError, Bulk, EvictablePage, LocalLane, Migratetype, MovablePage, NoSuchZone, Options,
+    Order, Page, Request, Shortfall,
     adopt::{self, Shape},
     attach::{Place, ZonePlace},
     obtain,
@@ -160,6 +160,24 @@ impl Client {
         self.request().alloc_pages(order)
     }
 
+    /// Takes one page that the daemon may move while it is not pinned; larger blocks by
+    /// [`Request::alloc_movable`].
+    ///
+    /// # Errors
+    /// [`Shortfall`] when none was had within the deadline.
+    pub fn alloc_movable(&self) -> Result<MovablePage, Shortfall> {
+        self.request().alloc_movable()
+    }
+
+    /// Takes one page that the daemon may move and take away while it is not pinned; larger blocks
+    /// by [`Request::alloc_evictable`].
+    ///
+    /// # Errors
+    /// [`Shortfall`] when none was had within the deadline.
+    pub fn alloc_evictable(&self) -> Result<EvictablePage, Shortfall> {
+        self.request().alloc_evictable()
+    }
+
     /// Takes one page from the lane, without a wait or a system call but for the doorbell.
     ///
     /// # Errors
@@ -237,6 +255,17 @@ impl Client {
     /// The largest order that the daemon has blocks of.
     pub fn max_order(&self) -> u8 {
         self.inner.max_order
+    }
+
+    /// Whether the zone with this index takes movable pages only. One that is not this client's
+    /// does not count as such.
+    pub(crate) fn is_movable_zone(&self, index: u32) -> bool {
+        let zone = self
+            .inner
+            .zones
+            .iter()
+            .find(|zone| u32::from(zone.index) == index);
+        zone.is_some_and(|zone| zone.is_movable)
     }
 
     pub(crate) fn inner(&self) -> &Inner {

@@ -22,6 +22,29 @@
 //! freed at once by [`Client::free_pages_bulk`] and [`Client::free_pages_bulk_array`]: dropping an
 //! array is so many single frees.
 //!
+//! # Pages that may be moved, and pages that may be taken
+//!
+//! A [`Page`] stays where it is as long as it is held. Whoever can do with less asks for more room
+//! to move: a [`MovablePage`] may be moved by the daemon while it is not pinned, so that memory can
+//! be taken offline or made contiguous under a program that runs; an [`EvictablePage`] may be taken
+//! away as well, when memory is short. Their bytes are reached by pinning them, which costs a few
+//! nanoseconds and waits for at most the copy of one block.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let client = hugepool::Client::attach(hugepool::Options::default())?;
+//! let mut record = client.alloc_movable()?;
+//! record.pin_mut()?[..5].copy_from_slice(b"hello");
+//! let cached = client.alloc_evictable()?;
+//! match cached.pin() {
+//!     Ok(bytes) => println!("{} bytes are there", bytes.len()),
+//!     Err(hugepool::PinError::Evicted) => println!("to be fetched again"),
+//!     Err(other) => return Err(other.into()),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Why there may be fewer pages than asked
 //!
 //! Short answers are ordinary, and [`Shortfall`] says why. The calls without `try_` wait for a
@@ -65,6 +88,7 @@ mod calls;
 mod client;
 mod error;
 mod local;
+mod movable;
 mod obtain;
 mod options;
 mod order;
@@ -76,8 +100,11 @@ mod shortfall;
 
 pub use client::Client;
 pub use error::AttachError;
+pub use hugepool_shm::handle::PinError;
+pub use hugepool_shm::movable::{Pinned, PinnedMut};
 pub use hugepool_shm::{attach::RefusalCode, page::Page, raw::RawMigratetype as Migratetype};
 pub use local::LocalLane;
+pub use movable::{EvictablePage, IntoPageError, MovablePage};
 pub use options::Options;
 pub use order::{NoSuchOrder, Order};
 pub use request::{Bulk, NoSuchZone, Request};

@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use crate::{Client, Migratetype, Order, Page, Shortfall, obtain};
+use crate::{
+    Client, EvictablePage, Migratetype, MovablePage, Order, Page, Shortfall, movable, obtain,
+};
 
 /// What to ask for: order, migratetype, zone, and how long to wait.
 ///
@@ -64,7 +66,9 @@ impl<'c> Request<'c> {
         Request { order, ..self }
     }
 
-    /// Pages of this migratetype: those of one type share pageblocks.
+    /// Pages of this migratetype: those of one type share pageblocks. It is only what they are
+    /// filed under: a [`Page`] is not moved, whatever its type; those of
+    /// [`alloc_movable`](Request::alloc_movable) are.
     pub fn with_migratetype(self, migratetype: Migratetype) -> Request<'c> {
         Request {
             migratetype,
@@ -94,6 +98,35 @@ impl<'c> Request<'c> {
     #[inline]
     pub fn alloc_pages(&self, order: Order) -> Result<Page, Shortfall> {
         obtain::one(&Request { order, ..*self }, true)
+    }
+
+    /// Takes one block of the request's order that the daemon may move while it is not pinned.
+    ///
+    /// # Errors
+    /// [`Shortfall`] when none was had within the deadline.
+    pub fn alloc_movable(&self) -> Result<MovablePage, Shortfall> {
+        movable::movable(self)
+    }
+
+    /// Takes one block of the request's order that the daemon may move and take away while it is
+    /// not pinned.
+    ///
+    /// # Errors
+    /// [`Shortfall`] when none was had within the deadline.
+    pub fn alloc_evictable(&self) -> Result<EvictablePage, Shortfall> {
+        movable::evictable(self)
+    }
+
+    /// Appends up to `n` movable blocks of the request's order; see
+    /// [`Client::alloc_pages_bulk_list`].
+    pub fn alloc_movable_bulk(&self, n: usize, list: &mut Vec<MovablePage>) -> Bulk {
+        movable::movable_bulk(self, n, list)
+    }
+
+    /// Appends up to `n` evictable blocks of the request's order; see
+    /// [`Client::alloc_pages_bulk_list`].
+    pub fn alloc_evictable_bulk(&self, n: usize, list: &mut Vec<EvictablePage>) -> Bulk {
+        movable::evictable_bulk(self, n, list)
     }
 
     /// Takes one page from the lane, without a wait or a system call but for the doorbell.

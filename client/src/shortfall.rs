@@ -63,6 +63,12 @@ pub enum Shortfall {
     /// The daemon has shut this client's lanes: it was evicted, or has misused them.
     #[error("the daemon has detached this client")]
     Detached,
+    /// All handles of movable pages are in use.
+    #[error("all {nr_handles} handles of movable pages are in use")]
+    NoHandle {
+        /// How many a client has.
+        nr_handles: u32,
+    },
     /// This process is a fork of the one that attached.
     #[error("this process is a fork of the one that attached")]
     Forked,

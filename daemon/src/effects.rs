@@ -1,13 +1,15 @@
-//! Slow work that the engine asks for: populating and punching, on threads of their own.
+//! Slow work that the engine asks for: populating, punching and moving, on threads of their own.
 //!
 //! The engine is told the result under its lock, as any other call; a section whose memory could not
 //! be had is undone by it. Jobs are as many as sections in running operations, so the queue is
-//! bounded by what the engine lets run.
+//! bounded by what the engine lets run. Moves have a thread to themselves: populating may take
+//! seconds, and an operation has one batch of moves at a time.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
+use hugepool_engine::MoveBatch;
 use hugepool_mm::{SectionId, ZoneId};
 
 use crate::shared::{Shared, lock};
@@ -30,18 +32,26 @@ pub enum Job {
 #[derive(Debug)]
 pub struct Effects {
     sender: Sender<Job>,
+    /// `None`: the thread may end.
+    moves: Sender<Option<MoveBatch>>,
 }
 
 /// Where they are taken from.
 #[derive(Debug)]
 pub struct Jobs {
     receiver: Receiver<Job>,
+    moves: Receiver<Option<MoveBatch>>,
 }
 
 /// A queue of jobs with its two ends.
 pub fn queue() -> (Effects, Jobs) {
     let (sender, receiver) = mpsc::channel();
-    (Effects { sender }, Jobs { receiver })
+    let (put_moves, moves) = mpsc::channel();
+    let effects = Effects {
+        sender,
+        moves: put_moves,
+    };
+    (effects, Jobs { receiver, moves })
 }
 
 impl Jobs {
@@ -56,6 +66,11 @@ impl Effects {
     pub fn put(&self, job: Job) {
         // Without workers the daemon is stopping, and its memory goes with it.
         let _ = self.sender.send(job);
+    }
+
+    /// Puts moves; they are carried out while the workers run.
+    pub fn put_moves(&self, batch: MoveBatch) {
+        let _ = self.moves.send(Some(batch));
     }
 }
 
@@ -73,8 +88,13 @@ impl Workers {
     pub fn start(jobs: Jobs, shared: &Arc<Shared>) -> std::io::Result<Workers> {
         let receiver = Arc::new(Mutex::new(jobs.receiver));
         let mut workers = Workers {
-            threads: Vec::with_capacity(NR_WORKERS),
+            threads: Vec::with_capacity(NR_WORKERS + 1),
         };
+        let moves = jobs.moves;
+        let mover = thread::Builder::new().name("mover".to_owned());
+        let of_mover = shared.clone();
+        let mover = mover.spawn(move || move_blocks(&moves, &of_mover))?;
+        workers.threads.push(mover);
         for number in 0..NR_WORKERS {
             let (receiver, shared) = (receiver.clone(), shared.clone());
             let thread = thread::Builder::new()
@@ -87,9 +107,11 @@ impl Workers {
 
     /// Lets them finish what they are at, and end.
     pub fn stop(self, shared: &Shared) {
-        for _ in &self.threads {
+        for _ in 0..NR_WORKERS {
             shared.effects().put(Job::Stop);
         }
+        // Without the thread there is nobody to end.
+        let _ = shared.effects().moves.send(None);
         for thread in self.threads {
             // A panic has ended the process.
             let _ = thread.join();
@@ -104,6 +126,13 @@ fn work(receiver: &Mutex<Receiver<Job>>, shared: &Shared) {
             Ok(Job::Stop) | Err(_) => return,
             Ok(job) => perform(job, shared),
         }
+    }
+}
+
+fn move_blocks(moves: &Receiver<Option<MoveBatch>>, shared: &Shared) {
+    while let Ok(Some(batch)) = moves.recv() {
+        let answer = batch.carry_out(&mut |block| shared.memory().copy(block));
+        shared.with(|engine, now, outside| engine.moved(answer, now, outside));
     }
 }
 

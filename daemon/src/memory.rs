@@ -10,9 +10,10 @@ use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::{Arc, Mutex, TryLockError};
 
-use hugepool_engine::Backing as BackingReport;
-use hugepool_mm::{Geometry, SectionId, ZoneId};
+use hugepool_engine::{Backing as BackingReport, BlockCopy};
+use hugepool_mm::{Geometry, Pfn, SectionId, ZoneId};
 use hugepool_shm::backing::{Backing, BackingFacts, ChosenBacking};
+use hugepool_shm::page_io::PageIo;
 use hugepool_shm::region::RegionError;
 use hugepool_shm::storage::Storage;
 
@@ -32,6 +33,8 @@ struct ZoneMemory {
     plan: ZonePlan,
     at_start: ChosenBacking,
     storage: Storage,
+    /// Its bytes, for copies.
+    io: PageIo,
     table: Mutex<Table>,
 }
 
@@ -56,11 +59,22 @@ impl Memory {
     ) -> Result<Memory, (String, RegionError)> {
         let make = |(plan, at_start): (ZonePlan, ChosenBacking)| {
             let bytes = plan.span_pages.saturating_mul(geometry.page_bytes());
-            match Storage::create(&plan.name, bytes, at_start.backing, plan.node) {
-                Ok(storage) => Ok(ZoneMemory {
+            let made = Storage::create(&plan.name, bytes, at_start.backing, plan.node);
+            let made = made.and_then(|storage| {
+                let io = PageIo::new(storage.region());
+                let io = io.map_err(|errno| RegionError::System {
+                    step: "map",
+                    len_bytes: bytes,
+                    errno,
+                })?;
+                Ok((storage, io))
+            });
+            match made {
+                Ok((storage, io)) => Ok(ZoneMemory {
                     plan,
                     at_start,
                     storage,
+                    io,
                     table: Mutex::default(),
                 }),
                 Err(error) => Err((plan.name, error)),
@@ -82,6 +96,23 @@ impl Memory {
 
     fn zone(&self, zone: ZoneId) -> &ZoneMemory {
         &self.zones[usize::from(zone.get())]
+    }
+
+    /// Copies a block, from one zone to another where it goes there. False: a page of it has no
+    /// memory any more, because a client has punched it out.
+    pub fn copy(&self, block: &BlockCopy) -> bool {
+        let (source, target) = (self.zone(block.from_zone), self.zone(block.to_zone));
+        let from = source.offset(block.from, self.geometry);
+        let to = target.offset(block.to, self.geometry);
+        let len = u64::from(block.nr_pages) << self.geometry.page_shift();
+        let copied = if block.from_zone == block.to_zone {
+            target.io.copy(from, to, len)
+        } else {
+            target.io.copy_from(&source.io, from, to, len)
+        };
+        copied
+            .inspect_err(|error| tracing::warn!(%error, "a block could not be copied"))
+            .is_ok()
     }
 
     /// Takes memory for a section, and says of what kind.
@@ -204,6 +235,12 @@ impl ZoneMemory {
         for (range, error) in &audit.unmended {
             tracing::error!(zone = self.plan.name, ?range, %error, "bytes lack and cannot be had");
         }
+    }
+
+    /// A page's place in the zone's file, in bytes.
+    fn offset(&self, pfn: Pfn, geometry: Geometry) -> u64 {
+        let pages = pfn.get().saturating_sub(self.plan.start_pfn);
+        u64::from(pages) << geometry.page_shift()
     }
 
     /// A section's place in the zone's file, in bytes.

@@ -162,6 +162,7 @@ impl Shared {
             Effect::Punch { zone, section, .. } => {
                 return self.effects.put(Job::Punch(zone, section));
             }
+            Effect::Move { batch } => return self.effects.put_moves(batch),
             Effect::Kill { client } => {
                 if let Err(errno) = self.registry.kill(client) {
                     tracing::warn!(%client, %errno, "the client could not be killed");

@@ -127,6 +127,8 @@ pub fn client(c: ClientReport) -> v1::Client {
             (false, false) => "fence".to_owned(),
         },
         lanes: c.lanes.into_iter().map(lane).collect(),
+        moved: c.nr_moved_pages,
+        evicted: c.nr_evicted_pages,
     }
 }
 
@@ -170,6 +172,8 @@ pub fn holder(h: Holder) -> v1::Holder {
         first_pfn: h.first.get(),
         age_ms: h.age_ms,
         in_flight: h.nr_in_flight > 0,
+        pinned: h.nr_pinned,
+        hot: h.nr_hot,
     }
 }
 
@@ -195,6 +199,8 @@ fn section_result(s: SectionOutcome) -> v1::SectionResult {
         holders: s.holders.into_iter().map(holder).collect(),
         onlined: s.onlined.map(onlined),
         took_us: s.took_us,
+        moved: s.nr_moved_pages,
+        evicted: s.nr_evicted_pages,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::client_handle::ClientHandle;
 use crate::handle::{HandleWord, PinError};
 use crate::page::Page;
 use crate::process;
-use crate::raw::RawMigratetype;
+use crate::raw::{RawMigratetype, RawPage};
 
 /// How often a pin looks at a closed word: for a block of one page, and for each further page.
 /// About the time of the copy.
@@ -99,11 +99,11 @@ impl Movable {
         let handles = self.attached.control().handles();
         let word = handles.word(self.handle).ok_or(PinError::NoPage)?;
         let pfn = word.pin(self.spins())?;
-        let bytes = handles
-            .page(self.handle, pfn)
-            .and_then(process::find_bytes)
-            .and_then(|(base, len)| Some((NonNull::new(base)?, len)));
-        let Some((base, len)) = bytes else {
+        let bytes = handles.page(self.handle, pfn).and_then(|raw| {
+            let (base, len) = process::find_bytes(raw)?;
+            Some((raw, NonNull::new(base)?, len))
+        });
+        let Some((raw, base, len)) = bytes else {
             word.unpin();
             return Err(PinError::NoPage);
         };
@@ -111,7 +111,7 @@ impl Movable {
             word,
             base,
             len,
-            pfn,
+            raw,
         })
     }
 
@@ -124,7 +124,8 @@ impl Movable {
         self.pin().map(PinnedMut)
     }
 
-    /// Takes the block out of its handle: it stays where it is from now on.
+    /// Takes the block out of its handle: it stays where it is from now on. A pin that was
+    /// forgotten (by `mem::forget`) keeps it there until then.
     ///
     /// # Errors
     /// [`PinError::Evicted`]: there is nothing left of it. [`PinError::Forked`].
@@ -148,13 +149,6 @@ impl Movable {
     /// Whether the daemon may take it away.
     pub fn is_evictable(&self) -> bool {
         self.is_evictable
-    }
-
-    /// The index of the zone it is in at this moment; `None` if it was taken away.
-    pub fn zone(&self) -> Option<u32> {
-        let pinned = self.pin().ok()?;
-        let record = self.attached.control().handles().record(pinned.pfn);
-        Some(record.page(pinned.pfn).zone())
     }
 
     fn spins(&self) -> u32 {
@@ -207,7 +201,7 @@ pub struct Pinned<'a> {
     word: HandleWord<'a>,
     base: NonNull<u8>,
     len: usize,
-    pfn: u32,
+    raw: RawPage,
 }
 
 // SAFETY: the bytes belong to the block and not to a thread, and unpinning is a swap on a word that
@@ -219,7 +213,12 @@ unsafe impl Sync for Pinned<'_> {}
 impl Pinned<'_> {
     /// Page frame number of the first page, unique over all zones, for as long as it is pinned.
     pub fn pfn(&self) -> u32 {
-        self.pfn
+        self.raw.pfn()
+    }
+
+    /// Index of the zone that it is in, for as long as it is pinned.
+    pub fn zone(&self) -> u32 {
+        self.raw.zone()
     }
 
     /// Address of the first byte, for as long as it is pinned.
@@ -257,7 +256,7 @@ impl Drop for Pinned<'_> {
 
 impl core::fmt::Debug for Pinned<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Pinned(pfn {}, {} bytes)", self.pfn, self.len)
+        write!(f, "Pinned(pfn {}, {} bytes)", self.pfn(), self.len)
     }
 }
 
@@ -268,7 +267,7 @@ pub struct PinnedMut<'a>(Pinned<'a>);
 impl PinnedMut<'_> {
     /// Page frame number of the first page, unique over all zones, for as long as it is pinned.
     pub fn pfn(&self) -> u32 {
-        self.0.pfn
+        self.0.pfn()
     }
 
     /// Address of the first byte, for as long as it is pinned.

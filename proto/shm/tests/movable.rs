@@ -131,7 +131,7 @@ fn a_block_moves_between_pins_and_keeps_its_bytes() {
     assert_eq!(stage.migrate(16, 8, 2, || ()), Err(CloseError::Pinned));
     drop((pinned, again));
     assert_eq!(stage.migrate(16, 8, 2, || ()), Ok(true));
-    assert_eq!((block.zone(), block.order()), (Some(3), 2));
+    assert_eq!((block.pin().unwrap().zone(), block.order()), (3, 2));
     drop(block);
     assert_eq!(stage.nr_held(), 0);
 }

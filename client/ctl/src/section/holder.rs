@@ -35,13 +35,18 @@ pub fn text(holder: &Holder) -> String {
     } else {
         ""
     };
+    let staying = [(holder.pinned, "pinned"), (holder.hot, "hot")]
+        .into_iter()
+        .filter(|(pages, _)| *pages > 0)
+        .map(|(pages, why)| format!(", {} {why}", counted(pages, "page")))
+        .collect::<String>();
     let blocks = if blocks.is_empty() {
         String::new()
     } else {
         format!(" ({})", blocks.join(", "))
     };
     format!(
-        "client {} (pid {}, {name}) holds {}{blocks}, {}, for {}, the first at pfn {}{in_flight}",
+        "client {} (pid {}, {name}) holds {}{blocks}, {}, for {}, the first at pfn {}{staying}{in_flight}",
         holder.slot,
         holder.pid,
         counted(holder.nr_pages, "page"),
@@ -64,6 +69,8 @@ pub fn json(holder: &Holder) -> Value {
         "first_pfn": holder.first_pfn,
         "age_ms": holder.age_ms,
         "in_flight": holder.in_flight,
+        "pinned_pages": holder.pinned,
+        "hot_pages": holder.hot,
     })
 }
 
@@ -88,6 +95,18 @@ mod tests {
             text(&holder),
             "client 3 (pid 4711, nfsd) holds 17 pages (1 of order 0, 2 of order 3), unmovable, \
              for 3.2s, the first at pfn 98304"
+        );
+        let movable = Holder {
+            pinned: 1,
+            hot: 2,
+            blocks_by_order: vec![],
+            migratetype: Migratetype::Movable.into(),
+            ..holder
+        };
+        assert_eq!(
+            text(&movable),
+            "client 3 (pid 4711, nfsd) holds 17 pages, movable, for 3.2s, the first at pfn 98304, \
+             1 page pinned, 2 pages hot"
         );
     }
 }

@@ -39,6 +39,8 @@ pub fn json_list(results: &[SectionResult]) -> Vec<Value> {
                 "onlined_pages": onlined.nr_pages,
                 "blocks_by_order": onlined.blocks_by_order,
             })),
+            "moved_pages": result.moved,
+            "evicted_pages": result.evicted,
             "took_us": result.took_us,
         })
     };
@@ -96,8 +98,13 @@ fn line(result: &SectionResult, dry_run: bool) -> String {
             counted(onlined.nr_pageblocks, "pageblock")
         )
     });
+    let gone = [(result.moved, "moved"), (result.evicted, "taken")]
+        .into_iter()
+        .filter(|(pages, _)| *pages > 0)
+        .map(|(pages, how)| format!(", {} {how}", counted(pages, "page")))
+        .collect::<String>();
     format!(
-        "section {id}: {}{}, {} us\n",
+        "section {id}: {}{}{gone}, {} us\n",
         result.state,
         onlined.unwrap_or_default(),
         result.took_us
