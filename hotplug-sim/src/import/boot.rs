@@ -29,7 +29,8 @@ impl Span {
             Span::Pfns(start, end) => Some((start, end)),
             Span::Bytes(start, end) => {
                 let size = page_size?;
-                Some((start.div_ceil(size), end / size))
+                let first = start.div_ceil(size);
+                Some((first, (end / size).max(first)))
             }
         }
     }
@@ -156,7 +157,11 @@ fn node_row(body: &[u8], line: &Line<'_>, draft: &mut Draft) -> Option<Outcome> 
         }
     } else if draft.boot.list == List::NodeRanges {
         let (node, rest) = text::take_dec(body)?;
-        (node, frames(strip(rest, ":")?)?)
+        let span = frames(strip(rest, ":")?)?;
+        if line.cut {
+            return unfinished(line, draft, true);
+        }
+        (node, span)
     } else {
         return None;
     };
@@ -182,13 +187,6 @@ fn zone_row(body: &[u8], line: &Line<'_>, draft: &mut Draft) -> Option<Outcome> 
     let span = if rest == b"empty" {
         None
     } else if let Some((start, end, _)) = mem_range(rest) {
-        if end <= start {
-            draft.warn(
-                line.number,
-                format!("the range of zone {} ends before it starts", lossy(name)),
-            );
-            return Some(Outcome::Empty);
-        }
         Some(Span::Bytes(start, end))
     } else if is_unfinished(rest) {
         return unfinished(line, draft, false);
@@ -196,7 +194,10 @@ fn zone_row(body: &[u8], line: &Line<'_>, draft: &mut Draft) -> Option<Outcome> 
         let Span::Pfns(start, end) = frames(rest)? else {
             return None;
         };
-        (end > start).then_some(Span::Pfns(start, end))
+        if line.cut {
+            return unfinished(line, draft, false);
+        }
+        Some(Span::Pfns(start, end))
     };
     if let Some(span) = span {
         edges(span, line.number, draft);
@@ -237,7 +238,7 @@ fn movable_row(body: &[u8], line: &Line<'_>, draft: &mut Draft) -> Option<Outcom
 fn frames(bytes: &[u8]) -> Option<Span> {
     let (start, rest) = text::take_number(bytes.trim_ascii_start())?;
     let (end, _) = text::take_number(strip(rest.trim_ascii_start(), "->")?.trim_ascii_start())?;
-    (end >= start).then_some(Span::Pfns(start, end))
+    (end > start).then_some(Span::Pfns(start, end))
 }
 
 /// Whether a range was begun and has no end.

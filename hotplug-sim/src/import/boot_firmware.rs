@@ -124,7 +124,7 @@ fn srat(body: &[u8], line: &Line<'_>, draft: &mut Draft) -> Option<Outcome> {
     match add_range(RangeKind::Srat, start, end, draft) {
         Some(range) => {
             range.node = Some(node);
-            range.hotplug = Some(has(tail, "hotplug"));
+            range.hotplug = Some(has(tail, "hotplug")).filter(|known| *known || !line.cut);
         }
         None => draft.warn(line.number, "the range is empty"),
     }

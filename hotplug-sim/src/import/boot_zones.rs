@@ -7,6 +7,7 @@
 use super::boot::{Boot, add_range};
 use super::draft::{Amount, Draft};
 use super::model::RangeKind;
+use super::text;
 
 /// A zone of a node, in pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,12 +28,7 @@ pub fn weigh(draft: &mut Draft) {
         // The PC has no other; its firmware map says that it is one.
         sizes.state(line, 4096, "the firmware map of a PC");
     }
-    let ram: u64 = boot
-        .nodes
-        .iter()
-        .filter_map(|(_, span, _)| span.bytes(None))
-        .map(|(start, end)| end.saturating_sub(start))
-        .sum();
+    let ram = ram_bytes(&boot, |_| true);
     let total = draft.totals_kib[1]
         .and_then(|kib| u64::try_from(kib).ok())
         .and_then(|kib| kib.checked_mul(1024))
@@ -43,13 +39,7 @@ pub fn weigh(draft: &mut Draft) {
         sizes.most_of(line, pages, bytes);
     }
     for (node, pages, line) in &boot.total_pages {
-        let bytes: u64 = boot
-            .nodes
-            .iter()
-            .filter(|(other, ..)| other == node)
-            .filter_map(|(_, span, _)| span.bytes(None))
-            .map(|(start, end)| end - start)
-            .sum();
+        let bytes = ram_bytes(&boot, |other| other == *node);
         if bytes > 0 {
             sizes.exactly(*line, *pages, bytes);
         } else if total > 0 && boot.total_pages.len() == 1 {
@@ -62,6 +52,13 @@ pub fn weigh(draft: &mut Draft) {
         }
     }
     draft.boot = boot;
+}
+
+/// Bytes of RAM that the log lists in bytes, on some nodes.
+fn ram_bytes(boot: &Boot, on: impl Fn(u32) -> bool) -> u64 {
+    let spans = boot.nodes.iter().filter(|(node, ..)| on(*node));
+    let bytes = spans.filter_map(|(_, span, _)| span.bytes(None));
+    text::sum(bytes.map(|(start, end)| end - start))
 }
 
 /// Bytes of each gap between the RAM ranges of a node, cut to a zone.
@@ -193,10 +190,9 @@ fn zones_of(
             last.clamp(low, high.max(low)),
         );
         let spanned = end.saturating_sub(start);
-        let present = ram
-            .iter()
-            .map(|(from, to, _)| (*to).min(end).saturating_sub((*from).max(start)))
-            .sum();
+        let inside =
+            |(from, to, _): &(u64, u64, u64)| (*to).min(end).saturating_sub((*from).max(start));
+        let present = text::sum(ram.iter().map(inside));
         covered.push((start, end));
         zones.push(BootZone {
             node,
@@ -207,11 +203,8 @@ fn zones_of(
         });
     }
     for (from, to, line) in ram {
-        let inside: u64 = covered
-            .iter()
-            .map(|(start, end)| to.min(*end).saturating_sub(from.max(*start)))
-            .sum();
-        let outside = (to - from.min(to)).saturating_sub(inside);
+        let inside = |(start, end): &(u64, u64)| to.min(*end).saturating_sub(from.max(*start));
+        let outside = (to - from).saturating_sub(text::sum(covered.iter().map(inside)));
         if outside > 0 {
             draft.warn(
                 line,
@@ -272,7 +265,7 @@ fn compare(
             Some(zone) => (zone.spanned, zone.present),
             None => (
                 span_of(node).map_or(0, |(start, end)| end - start),
-                zones.iter().filter(of_node).map(|zone| zone.present).sum(),
+                text::sum(zones.iter().filter(of_node).map(|zone| zone.present)),
             ),
         };
         if (spanned, present) != (printed.spanned, printed.present) {
@@ -286,11 +279,8 @@ fn compare(
         }
     }
     for (node, pages, line) in &boot.total_pages {
-        let present: u64 = zones
-            .iter()
-            .filter(|zone| zone.node == *node)
-            .map(|zone| zone.present)
-            .sum();
+        let of_node = zones.iter().filter(|zone| zone.node == *node);
+        let present = text::sum(of_node.map(|zone| zone.present));
         if nodes.contains(node) && present != *pages {
             draft.warn(
                 *line,
@@ -299,7 +289,7 @@ fn compare(
         }
     }
     let size = page_size.unwrap_or(0);
-    let present: u64 = zones.iter().map(|zone| zone.present).sum();
+    let present = text::sum(zones.iter().map(|zone| zone.present));
     if let Some(total) = draft.totals_kib[1].and_then(|kib| u64::try_from(kib).ok()) {
         let ranged = present.saturating_mul(size) / 1024;
         if ranged != total && size > 0 {

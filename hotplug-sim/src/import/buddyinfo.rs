@@ -69,6 +69,12 @@ impl Buddyinfo {
                 ),
             );
         }
+        if line.cut && !draft.truncated {
+            draft.note(
+                line.number,
+                "the last line has no line feed; its last number is taken as whole",
+            );
+        }
         self.shape = Some((blocks.len(), end));
         draft
             .zones

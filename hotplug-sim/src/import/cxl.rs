@@ -9,6 +9,7 @@ use super::event::{Event, EventKind};
 use super::format::Format;
 use super::json::Json;
 use super::model::DeviceKind;
+use super::text;
 
 /// No extent is smaller than a page, whatever its size.
 const GRAIN: u64 = 4096;
@@ -95,12 +96,12 @@ impl Cxl {
             } else {
                 self.release(&command.device, region, start, end, extent.line, draft);
             }
-            let held = self
+            let of_device = self
                 .held
                 .iter()
-                .filter(|(device, ..)| *device == command.device)
-                .map(|(_, _, start, end)| end - start)
-                .sum();
+                .filter(|(device, ..)| *device == command.device);
+            let held = text::sum(of_device.map(|(_, _, start, end)| end - start));
+
             let device = draft.device(&command.device);
             device.kind = Some(DeviceKind::Cxl);
             device.plugged_bytes = Some(held);

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use super::boot::Boot;
-use super::event::Events;
+use super::events::Events;
 use super::format::Format;
 use super::model::{Device, Diagnostic, Range, Section, SectionState, Severity, Totals};
 use super::page_size::PageSizes;

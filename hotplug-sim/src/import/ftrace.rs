@@ -12,7 +12,8 @@ use std::hash::BuildHasherDefault;
 use memchr::memmem::Finder;
 
 use super::draft::Draft;
-use super::event::{Event, EventKind, Mix};
+use super::event::{Event, EventKind};
+use super::events::Mix;
 use super::format::Format;
 use super::line::Line;
 use super::outcome::Outcome;
@@ -144,6 +145,10 @@ impl Ftrace {
         let (Some(pfn), Some(order)) = (fields.get(b"pfn"), fields.get(b"order")) else {
             return trace_event::lacking(found, line, draft);
         };
+        // The order is the last field of a free, and may lack a digit.
+        if line.cut && fields.is_at_end() {
+            return trace_event::lacking(found, line, draft);
+        }
         if batched {
             self.batched.insert(pfn, line.number);
         } else if !self.batched.is_empty() && self.batched.remove(&pfn).is_some() {
@@ -331,6 +336,11 @@ impl<'a> Fields<'a> {
         } else {
             rest.strip_suffix(b")").unwrap_or(rest)
         })
+    }
+
+    /// Whether nothing is left behind the last field read.
+    pub fn is_at_end(&self) -> bool {
+        self.rest.is_empty()
     }
 
     /// A field that is 0 or 1.

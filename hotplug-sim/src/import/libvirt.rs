@@ -44,6 +44,8 @@ struct Domain {
     path: Vec<String>,
     /// Unit of the innermost element that states one, in bytes.
     unit: u64,
+    /// The text of the innermost element: it counts when the element is closed.
+    words: String,
     device: Option<Device>,
     boot: Option<u64>,
     total: Option<u64>,
@@ -72,7 +74,7 @@ pub fn read<'a>(line: &Line<'a>, scanner: &mut Scanner<'a>, draft: &mut Draft) {
                 domain.close(draft);
             }
             Ok(Event::End(_)) => domain.close(draft),
-            Ok(Event::Text(words)) => domain.text(words.as_ref().as_bytes(), draft),
+            Ok(Event::Text(words)) => words.as_ref().trim().clone_into(&mut domain.words),
             Ok(Event::Eof) => {
                 break (!domain.path.is_empty())
                     .then(|| (number, "elements are left open".to_string()));
@@ -158,6 +160,7 @@ impl Domain {
                 .map(|attribute| attribute.value.to_string())
         };
         self.path.push(name);
+        self.words.clear();
         if let Some(unit) = attribute("unit") {
             match text::size(format!("1{unit}").as_bytes(), 1) {
                 Some(size) => self.unit = size.bytes,
@@ -196,8 +199,9 @@ impl Domain {
         }
     }
 
-    fn text(&mut self, words: &[u8], draft: &mut Draft) {
-        let words = words.trim_ascii();
+    fn text(&mut self, draft: &mut Draft) {
+        let words = std::mem::take(&mut self.words);
+        let words = words.as_bytes();
         if words.is_empty() {
             return;
         }
@@ -249,6 +253,7 @@ impl Domain {
     }
 
     fn close(&mut self, draft: &mut Draft) {
+        self.text(draft);
         let closed = self.path.pop();
         self.unit = 1024;
         if closed.as_deref() == Some("memory") {

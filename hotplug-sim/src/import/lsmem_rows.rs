@@ -4,93 +4,10 @@
 //! against the exact rows, never used where there are any.
 
 use super::draft::Draft;
+use super::lsmem_cell::{Cell, blocks};
 use super::model::{Range, RangeKind, SectionState};
 use super::span::hex_range;
-use super::text::{self, Size, dec, lossy};
-
-/// A column of `lsmem`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cell {
-    /// First and last byte.
-    Range,
-    /// Size of the range, rounded.
-    Size,
-    /// Online or not.
-    State,
-    /// Whether the kernel thought it could go.
-    Removable,
-    /// Number of a block, or of the first and the last.
-    Block,
-    /// NUMA node.
-    Node,
-    /// Zones, the owner first.
-    Zones,
-    /// Columns of newer versions that the model has no place for.
-    Other,
-}
-
-impl Cell {
-    /// The columns in their usual order.
-    pub const ALL: [Cell; 7] = [
-        Cell::Range,
-        Cell::Size,
-        Cell::State,
-        Cell::Removable,
-        Cell::Block,
-        Cell::Node,
-        Cell::Zones,
-    ];
-
-    /// The column of that name.
-    pub fn named(name: &[u8]) -> Option<Cell> {
-        Some(match name {
-            b"RANGE" => Cell::Range,
-            b"SIZE" => Cell::Size,
-            b"STATE" => Cell::State,
-            b"REMOVABLE" => Cell::Removable,
-            b"BLOCK" => Cell::Block,
-            b"NODE" => Cell::Node,
-            b"ZONES" => Cell::Zones,
-            b"CONFIGURED" | b"MEMMAP-ON-MEMORY" | b"MEMMAP_ON_MEMORY" => Cell::Other,
-            _ => return None,
-        })
-    }
-
-    /// Whether a word can stand in this column.
-    pub fn accepts(self, word: &[u8]) -> bool {
-        match self {
-            Cell::Range => hex_range(word).is_some_and(|(.., rest)| rest.is_empty()),
-            Cell::Size => text::size(word, 1).is_some() && !word.starts_with(b"0x"),
-            Cell::State => Cell::state(word).is_some(),
-            Cell::Removable | Cell::Other => matches!(word, b"yes" | b"no" | b"-" | b"?"),
-            Cell::Block => blocks(word).is_some(),
-            Cell::Node => word == b"-" || dec(word).is_some(),
-            Cell::Zones => word.first().is_some_and(u8::is_ascii_alphabetic),
-        }
-    }
-
-    /// A state by its word; the outer `None` is a word that is none, the inner an unknown state.
-    pub fn state(word: &[u8]) -> Option<Option<SectionState>> {
-        match word {
-            b"online" => Some(Some(SectionState::Online)),
-            b"offline" => Some(Some(SectionState::Offline)),
-            b"on->off" | b"going-offline" => Some(Some(SectionState::GoingOffline)),
-            b"?" | b"-" | b"unknown" => Some(None),
-            _ => None,
-        }
-    }
-}
-
-/// `0-6` or `7`.
-fn blocks(word: &[u8]) -> Option<(u64, u64)> {
-    let (first, rest) = text::take_dec(word)?;
-    let last = match text::strip(rest, "-") {
-        Some(last) => dec(last)?,
-        None if rest.is_empty() => first,
-        None => return None,
-    };
-    (last >= first).then_some((first, last))
-}
+use super::text::{self, Size, lossy};
 
 /// One row, as far as it has cells.
 #[derive(Clone, Debug, PartialEq)]
@@ -262,7 +179,7 @@ impl Table {
                 .iter()
                 .filter(|row| row.state == Some(state))
                 .filter_map(|row| row.range);
-            let exact: Option<u64> = stated.then(|| rows.map(|(start, end)| end - start).sum());
+            let exact = stated.then(|| text::sum(rows.map(|(start, end)| end - start)));
             let name = if state == SectionState::Online {
                 "online"
             } else {
@@ -303,7 +220,7 @@ fn unrounded(
     }
     let block = block.filter(|block| *block > 0)?;
     let least = size.bytes.saturating_sub(size.slack).div_ceil(block);
-    let most = (size.bytes + size.slack) / block;
+    let most = size.bytes.saturating_add(size.slack) / block;
     if least != most {
         draft.note(
             line,
@@ -315,7 +232,7 @@ fn unrounded(
         line,
         format!("the {name} total is rounded; {least} blocks are the only number that fits"),
     );
-    Some(least * block)
+    least.checked_mul(block)
 }
 
 /// Bytes in the union of ranges.
@@ -341,10 +258,6 @@ impl Row {
         ranges: &mut Vec<Range>,
     ) {
         if let Some((start, end)) = self.range {
-            if end <= start {
-                draft.warn(self.line, "the range ends before it starts");
-                return;
-            }
             if let Some(size) = self
                 .size
                 .filter(|size| size.bytes.abs_diff(end - start) > size.slack.saturating_add(1))
@@ -386,7 +299,7 @@ impl Row {
         }
         if let (Some((start, end)), Some(block)) = (self.range, block)
             && block
-                .checked_mul(last - first + 1)
+                .checked_mul((last - first).saturating_add(1))
                 .is_some_and(|bytes| bytes != end - start)
         {
             draft.warn(

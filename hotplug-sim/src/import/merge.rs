@@ -4,13 +4,12 @@
 //! first given is kept, except that a zone's own counter of free pages goes before a sum of
 //! its lists. Each contradiction is a diagnostic that names both sources.
 
+use super::contradiction::Contradictions;
 use super::finish::fill_lists;
 use super::model::{
     Device, Diagnostic, Import, Node, Pairs, Range, RangeKind, Section, Severity, Totals, Zone,
 };
-
-/// More contradictions about one kind of thing than this are counted, not listed.
-const MOST_LISTED: usize = 50;
+use super::text;
 
 /// A source that was read: how messages call it, and what it says.
 pub struct Part {
@@ -72,76 +71,9 @@ fn prefix(diagnostics: &mut [Diagnostic], name: &str) {
     }
 }
 
-/// Collects contradictions between the sources before and one more.
-struct Contradictions<'a> {
-    before: String,
-    name: &'a str,
-    found: Vec<Diagnostic>,
-    left_out: usize,
-}
-
-impl Contradictions<'_> {
-    fn say(&mut self, severity: Severity, subject: &str, before: &str, now: &str) {
-        if self.found.len() >= MOST_LISTED {
-            self.left_out += 1;
-            return;
-        }
-        let what = format!(
-            "{subject}: {before} in {}, {now} in {}",
-            self.before, self.name
-        );
-        self.found.push(Diagnostic {
-            line: 0,
-            what,
-            severity,
-        });
-    }
-
-    /// Keeps what is known first, and says it if the other differs.
-    fn settle<T: PartialEq + std::fmt::Debug>(
-        &mut self,
-        subject: &str,
-        kept: &mut Option<T>,
-        other: Option<T>,
-    ) {
-        match (kept.as_ref(), other) {
-            (Some(before), Some(now)) if *before != now => self.say(
-                Severity::Warning,
-                subject,
-                &format!("{before:?}"),
-                &format!("{now:?}"),
-            ),
-            (None, other) => *kept = other,
-            _ => {}
-        }
-    }
-
-    /// The same for counters that move all the time: a small difference is only a note.
-    fn settle_moving(&mut self, subject: &str, kept: &mut Option<i64>, other: Option<i64>) {
-        let (Some(before), Some(now)) = (*kept, other) else {
-            *kept = kept.or(other);
-            return;
-        };
-        if before != now {
-            let far = before.abs_diff(now) > before.unsigned_abs().max(now.unsigned_abs()) / 20;
-            let severity = if far {
-                Severity::Warning
-            } else {
-                Severity::Note
-            };
-            self.say(severity, subject, &before.to_string(), &now.to_string());
-        }
-    }
-}
-
 impl Import {
     fn take_in(&mut self, other: Import, name: &str, owner: &Owner) {
-        let mut said = Contradictions {
-            before: owner.before(),
-            name,
-            found: Vec::new(),
-            left_out: 0,
-        };
+        let mut said = Contradictions::new(owner.before(), name);
         for format in other.formats {
             if !self.formats.contains(&format) {
                 self.formats.push(format);
@@ -178,18 +110,7 @@ impl Import {
         self.totals.take(other.totals, &mut said);
         self.truncated |= other.truncated;
         self.diagnostics.extend(other.diagnostics);
-        if said.left_out > 0 {
-            let what = format!(
-                "{} further contradictions between {} and {name} are left out",
-                said.left_out, said.before
-            );
-            said.found.push(Diagnostic {
-                line: 0,
-                what,
-                severity: Severity::Warning,
-            });
-        }
-        self.diagnostics.append(&mut said.found);
+        self.diagnostics.append(&mut said.end());
     }
 
     fn take_node(&mut self, other: Node, said: &mut Contradictions<'_>) {
@@ -334,10 +255,7 @@ fn take_ranges(kept: &mut Vec<Range>, other: Vec<Range>, said: &mut Contradictio
         let (mine, theirs) = (of(&before), of(&joined(&other)));
         if !theirs.is_empty() && mine != theirs {
             let bytes = |ranges: &[(RangeKind, u64, u64)]| {
-                ranges
-                    .iter()
-                    .map(|(_, start, end)| end - start)
-                    .sum::<u64>()
+                text::sum(ranges.iter().map(|(_, start, end)| end - start))
             };
             said.say(
                 Severity::Warning,

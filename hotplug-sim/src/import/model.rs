@@ -7,7 +7,7 @@
 
 use serde::{Serialize, Serializer};
 
-use super::event::Events;
+use super::events::Events;
 use super::format::Format;
 
 /// Everything that was read from one or several sources of one machine.

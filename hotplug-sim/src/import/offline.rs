@@ -55,7 +55,8 @@ impl Offline {
             strip(body, "Offlined Pages ").or_else(|| strip(body, "Offlined pages "))
         {
             let (pages, tail) = text::take_dec(rest.trim_ascii())?;
-            if !tail.is_empty() {
+            // Blocks are made of whole pageblocks; a number that is not may lack digits.
+            if !tail.is_empty() || line.cut && pages % 512 != 0 {
                 return None;
             }
             let mut event = at(EventKind::Offline, line);
@@ -84,6 +85,9 @@ impl Offline {
             text::dec(words.next()?)?,
             text::hex(words.next()?)?,
         );
+        if line.cut && end < pfn.saturating_add(pages) {
+            return None;
+        }
         let mut event = at(EventKind::FreeListRemove, line);
         event.pfn = Some(pfn);
         event.more.nr_pages = Some(pages);
@@ -260,7 +264,7 @@ fn blocks(
     ] {
         if let Some(rest) = strip(body, arrow) {
             let mut event = at(kind, line);
-            event.more.block = Some(text::dec(rest.trim_ascii())?);
+            event.more.block = Some(text::dec(rest.trim_ascii()).filter(|_| !line.cut)?);
             attempts.try_it(event, draft);
             return Some(Outcome::Yes);
         }

@@ -120,6 +120,8 @@ fn entry(word: &[u8]) -> Option<(text::Counter, u64)> {
 fn parse(rest: &[u8]) -> List {
     let mut list = List::default();
     let mut all = words(rest);
+    // The last word was a count of some blocks, whose letters have not been seen.
+    let mut bare = false;
     while let Some(word) = all.next() {
         if word == b"=" {
             let sum = all
@@ -140,22 +142,21 @@ fn parse(rest: &[u8]) -> List {
             {
                 Some(letters) => {
                     list.lettered = true;
+                    bare = false;
                     if let Some(place) = list.letters.last_mut() {
                         *place = text::lossy(letters);
                     }
                 }
                 None => {
-                    // The count before it is whole, only its letters are not known.
-                    list.letters.pop();
                     list.broken = Some(text::lossy(word));
-                    return list;
+                    break;
                 }
             }
             continue;
         }
         let Some((count, kib)) = entry(word) else {
             list.broken = Some(text::lossy(word));
-            return list;
+            break;
         };
         let page = *list.page_kib.get_or_insert(kib);
         let order = (kib / page)
@@ -163,11 +164,16 @@ fn parse(rest: &[u8]) -> List {
             .and_then(|order| usize::try_from(order).ok());
         if order != Some(list.blocks.len()) {
             list.broken = Some(text::lossy(word));
-            return list;
+            break;
         }
         list.wrapped |= count.wrapped;
         list.blocks.push(Some(count.value));
         list.letters.push(String::new());
+        bare = count.value != 0;
+    }
+    if bare {
+        // The count is whole, only its letters are not known.
+        list.letters.pop();
     }
     list
 }

@@ -13,8 +13,8 @@ use super::text::{self, strip};
 /// Which table is being read.
 #[derive(Clone, Debug, Default)]
 pub struct Pagetypeinfo {
-    /// The column names of the pageblock table, once its header was met.
-    columns: Option<Vec<String>>,
+    /// The column names of the pageblock table, once its header was met, and where it ends.
+    columns: Option<(Vec<String>, usize)>,
     /// The table of mixed blocks, which only looks like the other.
     mixed: bool,
     /// Number of orders in the rows so far, and the column at which the last row ended.
@@ -46,7 +46,8 @@ impl Pagetypeinfo {
             strip(body, "Number of blocks type").or_else(|| strip(body, "Number of mixed blocks"))
         {
             self.mixed = body.starts_with(b"Number of mixed");
-            self.columns = Some(text::words(rest).map(text::lossy).collect());
+            let names = text::words(rest).map(text::lossy).collect();
+            self.columns = Some((names, line.text.len()));
             return Outcome::Empty;
         }
         let Some((node, name, rest)) = zone_heading(body) else {
@@ -134,6 +135,11 @@ impl Pagetypeinfo {
         } else {
             self.shape = Some((blocks.len(), end));
         }
+        if blocks.is_empty() {
+            // Not even the name of the type is known to be whole.
+            draft.met(Format::Pagetypeinfo);
+            return Outcome::Empty;
+        }
         if draft
             .zones
             .find(node, zone)
@@ -159,7 +165,7 @@ impl Pagetypeinfo {
         line: &Line<'_>,
         draft: &mut Draft,
     ) -> Outcome {
-        let Some(columns) = &self.columns else {
+        let Some((columns, width)) = &self.columns else {
             return Outcome::No;
         };
         let words: Vec<&[u8]> = text::words(rest).collect();
@@ -170,7 +176,8 @@ impl Pagetypeinfo {
             self.columns = None;
             return Outcome::No;
         }
-        let short = words.len() < columns.len();
+        // The kernel pads its numbers to the width of the names.
+        let short = words.len() < columns.len() || line.cut && line.text.len() < *width;
         if self.mixed {
             return Outcome::Empty;
         }

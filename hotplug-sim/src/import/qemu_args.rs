@@ -41,7 +41,15 @@ impl QemuArgs {
             return Outcome::Empty;
         }
         let mut said = false;
-        for token in tokens.unwrap_or_default() {
+        let mut tokens = tokens.unwrap_or_default();
+        if line.cut && body.last().is_some_and(u8::is_ascii_digit) {
+            draft.cut(
+                line.number,
+                "the input ends in a number of the command line",
+            );
+            tokens.pop();
+        }
+        for token in tokens {
             match self.option.take() {
                 Some(option) => said |= self.option_value(&option, &token, line, qemu, draft),
                 None if token.starts_with('-') => {

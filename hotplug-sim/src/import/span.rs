@@ -12,12 +12,14 @@ pub fn mem_range(bytes: &[u8]) -> Option<(u64, u64, &[u8])> {
     Some((start, end, &rest[close + 1..]))
 }
 
-/// `0x0-0xfff` or `0x0 - 0xfff`: first byte, one past the last byte, and what follows.
+/// `0x0-0xfff` or `0x0 - 0xfff`: first byte, one past the last byte, and what follows. A range
+/// that ends before it starts, or beyond all addresses, is none.
 pub fn hex_range(bytes: &[u8]) -> Option<(u64, u64, &[u8])> {
     let (start, rest) = take_hex(bytes)?;
     let rest = strip(rest.trim_ascii_start(), "-")?.trim_ascii_start();
     let (last, rest) = take_hex(rest)?;
-    Some((start, last.checked_add(1)?, rest))
+    let end = last.checked_add(1)?;
+    (end > start).then_some((start, end, rest))
 }
 
 #[cfg(test)]
@@ -35,6 +37,7 @@ mod tests {
             Some((0x4000_0000, 0x8000_0000, b" on node 0".as_slice()))
         );
         assert_eq!(mem_range(b"[mem 0x1000-0xffff"), None);
+        assert_eq!(mem_range(b"[mem 0x1000-0xff]"), None);
         assert_eq!(mem_range(b"[mem 0x0-0xffffffffffffffff]"), None);
     }
 }

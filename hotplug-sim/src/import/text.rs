@@ -107,6 +107,11 @@ pub fn number(word: &[u8]) -> Option<u64> {
     whole(take_number(word))
 }
 
+/// A sum that stays at the largest number where it would go beyond: only damage gets there.
+pub fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
+}
+
 /// A word that is a small decimal number: a node, an order, a block.
 pub fn small(word: &[u8]) -> Option<u32> {
     dec(word).and_then(|value| u32::try_from(value).ok())

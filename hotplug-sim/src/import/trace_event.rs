@@ -143,6 +143,9 @@ fn scan(
     });
     let mut fields = Fields::new(found.fields);
     let (scanned, taken) = (fields.get(b"nr_scanned")?, fields.get(b"nr_taken")?);
+    if line.cut && fields.is_at_end() {
+        return None;
+    }
     let mut event = trace.event(kind, found, line);
     event.pfn = range.map(|(start, _)| start);
     event.more.end_pfn = range.map(|(_, end)| end);
@@ -194,7 +197,8 @@ fn compaction(
         .or_else(|| fields.get(b"free_start"));
     let end = fields.get(b"zone_end")?;
     let result = fields.word(b"status");
-    if kind == EventKind::CompactEnd && result.is_none() && (line.cut || line.wraps) {
+    let open = line.cut && fields.is_at_end();
+    if open || kind == EventKind::CompactEnd && result.is_none() && line.wraps {
         return None;
     }
     let mut event = trace.event(kind, found, line);

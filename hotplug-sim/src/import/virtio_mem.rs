@@ -9,7 +9,7 @@ use super::event::{Event, EventKind};
 use super::format::Format;
 use super::line::Line;
 use super::model::DeviceKind;
-use super::oom::AllocFailure;
+use super::oom_report::AllocFailure;
 use super::outcome::Outcome;
 use super::span::hex_range;
 use super::text::{self, lossy, strip};

@@ -164,15 +164,8 @@ impl Open {
             }
             return Outcome::No;
         };
-        let last = matches!(
-            key,
-            "start_pfn"
-                | "inactive_ratio"
-                | "node_inactive_ratio"
-                | "reserved_highatomic"
-                | "free_highatomic"
-        );
-        if line.cut && !last {
+        if line.cut {
+            self.started |= key == "start_pfn";
             draft.cut(
                 line.number,
                 format!("the input may end in the value of {key}"),
