@@ -284,8 +284,12 @@ pub fn add_range(kind: RangeKind, start: u64, end: u64, draft: &mut Draft) -> Op
 
 /// Lines of a boot log that say nothing of ranges and counts, or say it again.
 fn is_chatter(body: &[u8]) -> bool {
-    const HEADS: [&str; 64] = [
+    const HEADS: [&str; 68] = [
         "Policy zone:",
+        "Could not find start_pfn",
+        "mapped low ram",
+        "low ram:",
+        "Faking node",
         "Built ",
         "Fallback order for Node",
         "No NUMA configuration found",
@@ -351,6 +355,8 @@ fn is_chatter(body: &[u8]) -> bool {
         "Sorting __ex_table",
     ];
     HEADS.iter().any(|head| body.starts_with(head.as_bytes()))
+        || has(body, "MB HIGHMEM available")
+        || has(body, "MB LOWMEM available")
         || has(body, "zonelists, mobility grouping")
         || has(body, " pages used for memmap")
         || has(body, " pages reserved") && has(body, " zone:")

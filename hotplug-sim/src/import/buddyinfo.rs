@@ -12,6 +12,9 @@ use super::text;
 /// No kernel has fewer orders than this; a shorter last line was cut.
 const LEAST_ORDERS: usize = 7;
 
+/// Most kernels have so many.
+const USUAL_ORDERS: usize = 11;
+
 /// What the lines before had in common.
 #[derive(Clone, Debug, Default)]
 pub struct Buddyinfo {
@@ -31,6 +34,11 @@ impl Buddyinfo {
             .is_none_or(|word| text::counter(word).is_none())
         {
             return Outcome::No;
+        }
+        // The row may go on in the next line: a mail has wrapped it.
+        let usual = self.shape.map_or(USUAL_ORDERS, |(orders, _)| orders);
+        if line.wraps && words.len() < usual {
+            return Outcome::More;
         }
         let name = text::lossy(name);
         let mut blocks = Vec::with_capacity(words.len());
@@ -54,7 +62,8 @@ impl Buddyinfo {
             }
         }
         let end = line.text.len();
-        if line.cut && self.stops_short(blocks.len(), end, rest) {
+        let cut = line.cut && self.stops_short(blocks.len(), end, rest);
+        if cut {
             blocks.pop();
             draft.cut(
                 line.number,
@@ -69,17 +78,16 @@ impl Buddyinfo {
                 ),
             );
         }
-        if line.cut && !draft.truncated {
+        if line.cut && !cut {
             draft.note(
                 line.number,
                 "the last line has no line feed; its last number is taken as whole",
             );
         }
         self.shape = Some((blocks.len(), end));
-        draft
-            .zones
-            .show(node, &name, Aspect::Buddy, line.number)
-            .free_blocks = Some(blocks);
+        let zone = draft.zones.show(node, &name, Aspect::Buddy, line.number);
+        zone.free_blocks = Some(blocks);
+        zone.list_cut = cut;
         draft.met(Format::Buddyinfo);
         Outcome::Yes
     }

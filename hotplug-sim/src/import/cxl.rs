@@ -19,8 +19,18 @@ const GRAIN: u64 = 4096;
 pub struct Cxl {
     /// The command whose answer has not been seen.
     pending: Option<Command>,
-    /// What each device has: name, region, start, end.
-    held: Vec<(String, u64, u64, u64)>,
+    /// What each device has.
+    held: Vec<Held>,
+}
+
+/// A range that was added and not released.
+#[derive(Clone, Debug)]
+struct Held {
+    device: String,
+    region: u64,
+    start: u64,
+    end: u64,
+    tag: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -74,101 +84,85 @@ impl Cxl {
         let Some(command) = self.pending.take() else {
             return;
         };
+        let mut pieces: Vec<(u64, Held)> = Vec::new();
         for extent in &command.extents {
-            let Some((start, end)) = extent.bytes(draft) else {
-                continue;
-            };
+            if let Some((start, end)) = extent.bytes(draft) {
+                let tag = extent.tag.clone().or(command.tag.clone());
+                pieces.push((extent.line, command.piece(start, end, tag)));
+            }
+        }
+        if command.by_tag() {
+            let tagged = |held: &&Held| held.device == command.device && held.tag == command.tag;
+            pieces.extend(
+                self.held
+                    .iter()
+                    .filter(tagged)
+                    .map(|held| (command.line, held.clone())),
+            );
+        }
+        for (line, piece) in pieces {
             let kind = if command.add {
                 EventKind::AddCapacity
             } else {
                 EventKind::ReleaseCapacity
             };
-            let mut event = Event::new(kind, extent.line);
-            event.more.device = Some(&command.device);
-            event.more.region = command.region;
-            event.more.start_byte = Some(start);
-            event.more.end_byte = Some(end);
-            event.more.tag = extent.tag.as_deref().or(command.tag.as_deref());
+            let mut event = Event::new(kind, line);
+            event.more.device = Some(&piece.device);
+            event.more.region = command.region.or(command.by_tag().then_some(piece.region));
+            event.more.start_byte = Some(piece.start);
+            event.more.end_byte = Some(piece.end);
+            event.more.tag = piece.tag.as_deref();
             draft.events.push(event);
-            let region = command.region.unwrap_or(0);
+            let gone = self.cut_out(&piece);
+            let bytes = piece.end - piece.start;
             if command.add {
-                self.add(&command.device, region, start, end, extent.line, draft);
-            } else {
-                self.release(&command.device, region, start, end, extent.line, draft);
+                if gone > 0 {
+                    draft.warn(
+                        line,
+                        format!("{gone} of the {bytes} bytes added were there already"),
+                    );
+                }
+                self.held.push(piece);
+            } else if gone < bytes {
+                let missing = bytes - gone;
+                draft.warn(
+                    line,
+                    format!("{missing} of the {bytes} bytes released were not there"),
+                );
             }
             let of_device = self
                 .held
                 .iter()
-                .filter(|(device, ..)| *device == command.device);
-            let held = text::sum(of_device.map(|(_, _, start, end)| end - start));
-
+                .filter(|held| held.device == command.device);
+            let held = text::sum(of_device.map(|held| held.end - held.start));
             let device = draft.device(&command.device);
             device.kind = Some(DeviceKind::Cxl);
             device.plugged_bytes = Some(held);
         }
     }
 
-    fn add(
-        &mut self,
-        device: &str,
-        region: u64,
-        start: u64,
-        end: u64,
-        line: u64,
-        draft: &mut Draft,
-    ) {
-        let overlaps = |(other, place, from, to): &(String, u64, u64, u64)| {
-            other == device && *place == region && *from < end && start < *to
-        };
-        if self.held.iter().any(overlaps) {
-            draft.warn(
-                line,
-                format!(
-                    "bytes {start} to {end} of region {region} were added before and not released"
-                ),
-            );
-            self.cut_out(device, region, start, end);
-        }
-        self.held.push((device.to_string(), region, start, end));
-    }
-
-    fn release(
-        &mut self,
-        device: &str,
-        region: u64,
-        start: u64,
-        end: u64,
-        line: u64,
-        draft: &mut Draft,
-    ) {
-        let gone = self.cut_out(device, region, start, end);
-        if gone < end - start {
-            draft.warn(
-                line,
-                format!(
-                    "{} of the {} bytes released were not there",
-                    end - start - gone,
-                    end - start
-                ),
-            );
-        }
-    }
-
     /// Takes a range out of what is held, and says how many bytes that were.
-    fn cut_out(&mut self, device: &str, region: u64, start: u64, end: u64) -> u64 {
+    fn cut_out(&mut self, piece: &Held) -> u64 {
         let mut gone = 0;
         let mut left = Vec::with_capacity(self.held.len());
-        for (other, place, from, to) in self.held.drain(..) {
-            if other != device || place != region || to <= start || end <= from {
-                left.push((other, place, from, to));
+        for held in self.held.drain(..) {
+            let same = held.device == piece.device && held.region == piece.region;
+            if !same || held.end <= piece.start || piece.end <= held.start {
+                left.push(held);
                 continue;
             }
-            gone += to.min(end) - from.max(start);
-            if from < start {
-                left.push((other.clone(), place, from, start));
+            gone += held.end.min(piece.end) - held.start.max(piece.start);
+            if held.start < piece.start {
+                left.push(Held {
+                    end: piece.start,
+                    ..held.clone()
+                });
             }
-            if end < to {
-                left.push((other, place, end, to));
+            if piece.end < held.end {
+                left.push(Held {
+                    start: piece.end,
+                    ..held
+                });
             }
         }
         self.held = left;
@@ -177,6 +171,22 @@ impl Cxl {
 }
 
 impl Command {
+    /// A release that names its extents by their tag.
+    fn by_tag(&self) -> bool {
+        !self.add && self.extents.is_empty() && self.tag.is_some()
+    }
+
+    fn piece(&self, start: u64, end: u64, tag: Option<String>) -> Held {
+        let (device, region) = (self.device.clone(), self.region.unwrap_or(0));
+        Held {
+            device,
+            region,
+            start,
+            end,
+            tag,
+        }
+    }
+
     fn read(value: &Json) -> Option<Command> {
         let add = match value.get("execute")?.text()? {
             "cxl-add-dynamic-capacity" | "cxl-add-dynamic-capacity-event" => true,

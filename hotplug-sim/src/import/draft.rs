@@ -83,6 +83,8 @@ pub struct ZoneDraft {
     pub protection: Option<Vec<i64>>,
     /// From buddyinfo or a report.
     pub free_blocks: Option<Vec<Option<i64>>>,
+    /// The list stops before its last order, so it has no sum.
+    pub list_cut: bool,
     pub letters: Option<Vec<String>>,
     /// From pagetypeinfo: blocks by order, for each type.
     pub by_type: Vec<(String, Vec<Option<i64>>)>,
@@ -192,6 +194,8 @@ pub struct Draft {
     pub totals: Totals,
     /// Totals as printed in kB: available, all there is, reserved.
     pub totals_kib: [Option<i64>; 3],
+    /// The line of the printed total of pages.
+    pub total_line: u64,
     pub diagnostics: Vec<Diagnostic>,
     pub truncated: bool,
 }

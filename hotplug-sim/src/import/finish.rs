@@ -61,11 +61,11 @@ pub fn finish(mut draft: Draft, page_size: Option<u64>) -> Import {
     let last_line = draft.zones.line;
     let mut snapshots: Vec<Snapshot> = Vec::new();
     for (line, nodes) in std::mem::take(&mut draft.zones.before) {
-        let nodes = nodes_of(nodes, &boot, page_size, &mut draft);
+        let nodes = nodes_of(nodes, line, &boot, page_size, &mut draft);
         snapshots.push(Snapshot { line, nodes });
     }
     let now = std::mem::take(&mut draft.zones.now);
-    let nodes = nodes_of(now, &boot, page_size, &mut draft);
+    let nodes = nodes_of(now, last_line, &boot, page_size, &mut draft);
     if !snapshots.is_empty() {
         snapshots.push(Snapshot {
             line: last_line,
@@ -94,6 +94,7 @@ pub fn finish(mut draft: Draft, page_size: Option<u64>) -> Import {
 
 fn nodes_of(
     drafts: Vec<NodeDraft>,
+    line: u64,
     boot: &[BootZone],
     page_size: Option<u64>,
     draft: &mut Draft,
@@ -133,20 +134,20 @@ fn nodes_of(
                 &mut zones[end]
             }
         };
-        overlay(zone, from, draft);
+        overlay(zone, from, line, draft);
     }
     nodes
 }
 
 /// What the boot log makes of a zone fills what a later report does not say.
-fn overlay(zone: &mut Zone, from: &BootZone, draft: &mut Draft) {
+fn overlay(zone: &mut Zone, from: &BootZone, line: u64, draft: &mut Draft) {
     let signed = |value: u64| i64::try_from(value).ok();
     let present = signed(from.present);
     if zone.present.is_some() && zone.present != present {
         draft.note(
-            0,
+            line,
             format!(
-                "zone {} of node {} has {:?} pages present later, the boot log makes {}",
+                "zone {} of node {} has {} pages present here, the boot log makes {}",
                 zone.name,
                 from.node,
                 zone.present.unwrap_or(0),
@@ -231,9 +232,15 @@ fn zone_of(from: ZoneDraft, node: u32, page_size: Option<u64>, draft: &mut Draft
             ),
         );
     }
+    let cut = from.list_cut && from.free_blocks.is_some();
     zone.free_blocks_by_order = from.free_blocks.or(summed);
     zone.free_pages_by_order_and_type = Pairs(from.by_type);
     fill_lists(&mut zone);
+    if cut && zone.free_is_summed {
+        // A part of a list is less than the zone has.
+        zone.free = None;
+        zone.free_is_summed = false;
+    }
     derive(&mut zone);
     zone
 }
@@ -343,7 +350,7 @@ fn totals(draft: &mut Draft, nodes: &[Node], page_size: Option<u64>) -> Totals {
         && printed != summed
     {
         draft.note(
-            0,
+            draft.total_line.max(draft.boot.memory_line),
             format!("{printed} pages are printed in all, the zones make {summed}"),
         );
     }

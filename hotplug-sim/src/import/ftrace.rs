@@ -86,7 +86,7 @@ impl Ftrace {
                 .position(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_')
                 .unwrap_or(text.len() - start);
             let end = start + length;
-            if stands && matches!(text.get(end), Some(b':' | b'(')) {
+            if stands && text.get(end) == Some(&b':') {
                 return Some(Found {
                     before: &text[..start],
                     name: &text[start..end],
@@ -309,7 +309,11 @@ impl<'a> Fields<'a> {
     /// The number of a field.
     pub fn get(&mut self, key: &[u8]) -> Option<u64> {
         let rest = self.behind(key)?;
-        let (value, tail) = take_number(rest)?;
+        // Some writers show the page frame of a null page signed.
+        let (value, tail) = match rest.strip_prefix(b"-1") {
+            Some(tail) => (u64::MAX, tail),
+            None => take_number(rest)?,
+        };
         self.rest = tail;
         Some(value)
     }
@@ -330,12 +334,7 @@ impl<'a> Fields<'a> {
     fn rest_after(&mut self, key: &[u8]) -> Option<&'a [u8]> {
         let rest = self.behind(key)?.trim_ascii_end();
         let rest = rest.strip_suffix(b"*/").unwrap_or(rest).trim_ascii_end();
-        // perf trace closes the fields with a bracket, flags hold none that is not opened.
-        Some(if rest.contains(&b'(') {
-            rest
-        } else {
-            rest.strip_suffix(b")").unwrap_or(rest)
-        })
+        Some(rest)
     }
 
     /// Whether nothing is left behind the last field read.

@@ -119,9 +119,18 @@ fn bracketed(inside: &[u8], logged: bool) -> Option<(&[u8], Option<f64>)> {
     }
     let caller =
         logged && matches!(inner, [b'T' | b'C', digits @ ..] if text::dec(digits).is_some());
+    // Some vendors print `[0:      swapper:    0]`: CPU, task, thread.
+    let vendor = logged
+        && take_dec(inner).is_some_and(|(_, rest)| rest.starts_with(b":") && has_thread(rest));
     let relative = strip(inner, "+").and_then(take_seconds).is_some();
     let dated = inner.first().is_some_and(u8::is_ascii_uppercase) && has_clock(inner);
-    (caller || relative || dated).then_some((rest, None))
+    (caller || vendor || relative || dated).then_some((rest, None))
+}
+
+/// Whether it ends in a colon and a number.
+fn has_thread(text: &[u8]) -> bool {
+    let colon = text.iter().rposition(|byte| *byte == b':');
+    colon.is_some_and(|colon| colon > 0 && text::dec(text[colon + 1..].trim_ascii()).is_some())
 }
 
 /// Whether `17:08` or `17:08:06` stands somewhere in it.

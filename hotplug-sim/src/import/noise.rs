@@ -24,6 +24,11 @@ pub fn noise(body: &[u8]) -> Option<Noise<'_>> {
     if is_elision(body) {
         return Some(Noise::Elision);
     }
+    // `==> /proc/zoneinfo <==` of head, `-- Boot … --` of a journal.
+    let framed = |open: &[u8], close: &[u8]| body.starts_with(open) && body.ends_with(close);
+    if framed(b"==> ", b" <==") || framed(b"-- ", b" --") {
+        return Some(Noise::Plain);
+    }
     if body.len() >= 2 && body.iter().all(|byte| b"-=*~_#`+|".contains(byte)) {
         return Some(Noise::Plain);
     }
@@ -51,8 +56,13 @@ fn is_elision(body: &[u8]) -> bool {
         ))
 }
 
-/// The command behind a prompt: `# `, `$ `, `[root@host ~]# `, `root@host:~# `, `~ # `.
+/// The command behind a prompt: `# `, `$ `, `[root@host ~]# `, `root@host:~# `, `~ # `; and what
+/// a script echoes into `/sys`, also as `set -x` shows it.
 fn prompt(body: &[u8]) -> Option<&[u8]> {
+    let traced = strip(body, "+ ").unwrap_or(body);
+    if traced.starts_with(b"echo ") && has(traced, "/sys/devices/system/") {
+        return Some(traced);
+    }
     let at = body.windows(2).position(|two| two == b"# " || two == b"$ ");
     let (at, command) = match at {
         Some(at) => (at, &body[at + 2..]),

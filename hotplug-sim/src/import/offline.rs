@@ -282,8 +282,12 @@ fn blocks(
         }
         return Some(Outcome::Empty);
     }
-    // `bash: echo: write error: Device or resource busy`
-    if let Some(reason) = text::after(body, "write error: ") {
+    // `bash: echo: write error: Device or resource busy`, and how tee and busybox say it.
+    let of_tee = strip(body, "tee: ").and_then(|rest| text::after(rest, ": "));
+    let refusal = text::after(body, "write error: ")
+        .or(of_tee)
+        .or_else(|| text::after(body, "echo: "));
+    if let Some(reason) = refusal {
         return Some(
             if attempts.refuse(&lossy(reason), line.number, line.time, draft) {
                 Outcome::Yes

@@ -232,20 +232,27 @@ impl Oom {
 
     /// `CPU    0: hi:  186, btch:  31 usd:  52`, with a hot and a cold list before 2.6.25; `cpu 0 hot: low 2, …` before that.
     fn cpu_list(&mut self, body: &[u8], line: &Line<'_>, draft: &mut Draft) -> Option<Outcome> {
-        if let Some(rest) = strip(body, "cpu ") {
-            return (has(rest, " hot:") || has(rest, " cold:")).then_some(Outcome::Empty);
+        let (mut rest, key) = match strip(body, "cpu ") {
+            Some(rest) if has(rest, " hot:") || has(rest, " cold:") => (rest, "used:"),
+            Some(_) => return None,
+            None => (strip(body, "CPU")?, "usd:"),
+        };
+        let (_, tail) = text::take_dec(rest.trim_ascii_start())?;
+        if key == "usd:" && !(tail.starts_with(b":") && has(tail, key)) {
+            return None;
         }
-        let rest = strip(body, "CPU")?;
-        let (_, rest) = text::take_dec(rest.trim_ascii_start())?;
-        let mut rest = strip(rest, ":").filter(|rest| has(rest, "usd:"))?;
-        let (node, name) = self.pcp_zone.clone()?;
-        while let Some(tail) = text::after(rest, "usd:") {
+        let Some((node, name)) = self.pcp_zone.clone() else {
+            return Some(Outcome::Empty);
+        };
+        let mut outcome = Outcome::Empty;
+        while let Some(tail) = text::after(rest, key) {
             let (counter, tail) = text::take_counter(tail.trim_ascii_start())?;
             let zone = draft.zones.zone(node, &name, line.number);
             zone.pcp_count = Some(zone.pcp_count.unwrap_or(0).saturating_add(counter.value));
             rest = tail;
+            outcome = Outcome::Yes;
         }
-        Some(Outcome::Yes)
+        Some(outcome)
     }
 
     /// A kill is announced, counted and done in up to three lines: that is one event.

@@ -105,6 +105,7 @@ pub fn list(node: u32, name: &str, rest: &[u8], line: &Line<'_>, draft: &mut Dra
     }
     let zone = draft.zones.show(node, name, Aspect::List, line.number);
     zone.free_blocks = Some(read.blocks);
+    zone.list_cut = !complete;
     zone.letters = read.lettered.then_some(read.letters);
     draft.met(Format::Oom);
     Outcome::Yes

@@ -197,6 +197,9 @@ pub fn totals(body: &[u8], line: &Line<'_>, draft: &mut Draft) -> Option<Outcome
         _ => return None,
     };
     *field = Some(counter.value);
+    if rest == b"pages RAM" || rest == b"pages of RAM" {
+        draft.total_line = line.number;
+    }
     draft.value(line.number, &text::lossy(rest), counter);
     draft.met(Format::Oom);
     Some(Outcome::Yes)
@@ -223,10 +226,11 @@ const FIRSTS: [&str; 16] = [
 ];
 
 /// Heads of tables whose rows follow.
-const TABLES: [&str; 4] = [
+const TABLES: [&str; 5] = [
     "Tasks state",
     "Unreclaimable slab info",
     "Memory allocations:",
+    "Memory cgroup stats for",
     "[ pid ]",
 ];
 
@@ -263,8 +267,23 @@ fn is_table_row(body: &[u8]) -> bool {
         return true;
     }
     if body.starts_with(b"[") {
-        return text::after(body, "]")
-            .is_some_and(|rest| words(rest).take(3).all(|word| text::dec(word).is_some()));
+        let numbers = text::after(body, "]").map(|rest| {
+            words(rest)
+                .take(3)
+                .filter(|word| text::dec(*word).is_some())
+                .count()
+        });
+        return numbers == Some(3);
+    }
+    // `anon 1073741824` of the statistics of a memory cgroup.
+    let mut pair = words(body);
+    if let (Some(key), Some(value), None) = (pair.next(), pair.next(), pair.next())
+        && key
+            .iter()
+            .all(|byte| byte.is_ascii_lowercase() || *byte == b'_')
+        && text::dec(value).is_some()
+    {
+        return true;
     }
     let mut all = words(body).skip(1);
     let sizes = all

@@ -25,7 +25,10 @@ pub fn zone_heading(body: &[u8]) -> Option<(u32, &[u8], &[u8])> {
         return None;
     }
     let (name, rest) = super::text::word(rest);
-    let name = name.strip_suffix(b",").unwrap_or(name);
+    let name = name
+        .strip_suffix(b",")
+        .or_else(|| name.strip_suffix(b":"))
+        .unwrap_or(name);
     let sound = name.first().is_some_and(u8::is_ascii_alphabetic)
         && name.iter().all(u8::is_ascii_alphanumeric);
     sound.then_some((u32::try_from(node).ok()?, name, rest))

@@ -10,11 +10,16 @@ use super::line::Line;
 use super::outcome::{Outcome, zone_heading};
 use super::text::{self, strip};
 
+/// The last order of most kernels; a header that ends before it may go on in the next line.
+const LAST_ORDER: u64 = 10;
+
 /// Which table is being read.
 #[derive(Clone, Debug, Default)]
 pub struct Pagetypeinfo {
     /// The column names of the pageblock table, once its header was met, and where it ends.
     columns: Option<(Vec<String>, usize)>,
+    /// Number of orders in the header of the first table.
+    header: Option<usize>,
     /// The table of mixed blocks, which only looks like the other.
     mixed: bool,
     /// Number of orders in the rows so far, and the column at which the last row ended.
@@ -38,13 +43,23 @@ impl Pagetypeinfo {
         if let Some(rest) = strip(body, "Pages per block:") {
             return self.pages_per_block(rest.trim_ascii(), line, draft);
         }
-        if body.starts_with(b"Free pages count per migrate type at order") {
+        if let Some(orders) = strip(body, "Free pages count per migrate type at order") {
+            let last = text::words(orders).last().and_then(text::dec);
+            if line.wraps && last.is_none_or(|last| last < LAST_ORDER) {
+                return Outcome::More;
+            }
             self.columns = None;
+            self.header = last
+                .and_then(|last| usize::try_from(last).ok())
+                .map(|last| last + 1);
             return Outcome::Empty;
         }
         if let Some(rest) =
             strip(body, "Number of blocks type").or_else(|| strip(body, "Number of mixed blocks"))
         {
+            if line.wraps && !rest.trim_ascii_end().ends_with(b"Isolate") {
+                return Outcome::More;
+            }
             self.mixed = body.starts_with(b"Number of mixed");
             let names = text::words(rest).map(text::lossy).collect();
             self.columns = Some((names, line.text.len()));
@@ -91,6 +106,10 @@ impl Pagetypeinfo {
         let (kind, rest) = text::word(typed);
         if kind.is_empty() {
             return Outcome::No;
+        }
+        let usual = self.shape.map(|(orders, _)| orders).or(self.header);
+        if line.wraps && usual.is_some_and(|usual| text::words(rest).count() < usual) {
+            return Outcome::More;
         }
         let kind = text::lossy(kind);
         let mut blocks = Vec::new();
@@ -180,6 +199,9 @@ impl Pagetypeinfo {
         let short = words.len() < columns.len() || line.cut && line.text.len() < *width;
         if self.mixed {
             return Outcome::Empty;
+        }
+        if short && line.wraps {
+            return Outcome::More;
         }
         // The last number of a last line that lacks columns may itself lack digits.
         let whole = if short && line.cut {

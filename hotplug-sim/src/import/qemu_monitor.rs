@@ -209,6 +209,9 @@ impl QemuMonitor {
         let Some(kind) = kind else {
             return Some(Outcome::Empty);
         };
+        if word.is_empty() && line.wraps {
+            return Some(Outcome::More);
+        }
         if line.cut && !matches!(word, b"true" | b"false") {
             draft.cut(
                 line.number,

@@ -118,8 +118,7 @@ impl Reader {
             return outcome;
         }
         self.guesses += u32::from(guess);
-        let mut text = line.text.to_vec();
-        let mut width = line.width;
+        let mut joined = (line.text.to_vec(), line.cut, line.width);
         let mut ahead = scanner.clone();
         for _ in 0..MOST_JOINS {
             if stands_alone(&next, self.only) {
@@ -127,31 +126,29 @@ impl Reader {
             }
             ahead.next();
             // A terminal breaks at its edge, a mail at a blank, which it eats.
-            let edge = matches!(width, 80 | 100 | 120 | 132);
-            let glued = [
-                text.as_slice(),
-                if edge { b"" } else { b" " },
-                next.text.trim_ascii(),
-            ]
-            .concat();
-            width = next.width;
-            let after = ahead
-                .clone()
-                .next()
-                .filter(|after| may_continue(line, after));
-            let mut joined = line.with_text(&glued, next.cut);
-            joined.wraps = after.is_some();
-            let outcome = self.parse(&joined);
+            let edge = matches!(joined.2, 80 | 100 | 120 | 132);
+            let gap: &[u8] = if edge { b"" } else { b" " };
+            let glued = [joined.0.as_slice(), gap, next.text.trim_ascii()].concat();
+            joined = (glued, next.cut, next.width);
+            let after = ahead.clone().next();
+            let after = after.filter(|after| may_continue(line, after) && !guess);
+            let mut tried = line.with_text(&joined.0, joined.1);
+            tried.wraps = after.is_some();
+            let outcome = self.parse(&tried);
             if matches!(outcome, Outcome::Yes | Outcome::Empty) {
                 *scanner = ahead;
                 return outcome;
             }
-            text = glued;
             let Some(after) = after else { break };
-            if guess {
-                break;
-            }
             next = after;
+        }
+        // No more lines belong to it: what was joined so far may do, or else the line alone.
+        if joined.0.len() > line.text.len() && !guess {
+            let outcome = self.parse(&line.with_text(&joined.0, joined.1));
+            if matches!(outcome, Outcome::Yes | Outcome::Empty) {
+                *scanner = ahead;
+                return outcome;
+            }
         }
         self.parse(line)
     }

@@ -3,7 +3,7 @@
 //! ftrace writes task, pid, CPU, flags and time; trace-cmd leaves the flags out; perf writes
 //! `task pid[/tid] [cpu] time: `; a function graph has only ` 24)` or a time before it.
 
-use super::text::{small, take_seconds};
+use super::text::{small, take_dec, take_seconds};
 
 /// What a prefix says. `None` is not said.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -30,6 +30,7 @@ impl<'a> Prefix<'a> {
                 prefix.cpu = Some(cpu);
                 prefix.task_and_pid(before[..open].trim_ascii());
             }
+            None if prefix.latency(before) => {}
             None => {
                 // ` 24)               |  /* `
                 let inner = before.trim_ascii_start();
@@ -43,6 +44,43 @@ impl<'a> Prefix<'a> {
             }
         }
         prefix
+    }
+
+    /// `    bash-1994    0d..1    5us+: `, the latency format; the time in it counts from the start
+    /// of the trace and is left out. Says whether it is one.
+    fn latency(&mut self, before: &'a [u8]) -> bool {
+        let rest = before.trim_ascii_end();
+        let Some(rest) = rest.strip_suffix(b":") else {
+            return false;
+        };
+        let rest = rest.trim_ascii_end();
+        let marks = rest
+            .iter()
+            .rev()
+            .take_while(|byte| b"+!#*@$ ".contains(byte))
+            .count();
+        let Some(rest) = rest[..rest.len() - marks].strip_suffix(b"us") else {
+            return false;
+        };
+        let digits = rest
+            .iter()
+            .rev()
+            .take_while(|byte| byte.is_ascii_digit())
+            .count();
+        let rest = rest[..rest.len() - digits].trim_ascii_end();
+        let start = rest
+            .iter()
+            .rposition(u8::is_ascii_whitespace)
+            .map_or(0, |at| at + 1);
+        let Some((cpu, flags)) = take_dec(&rest[start..]) else {
+            return false;
+        };
+        if digits == 0 || flags.is_empty() {
+            return false;
+        }
+        self.cpu = u32::try_from(cpu).ok();
+        self.task_and_pid(rest[..start].trim_ascii());
+        true
     }
 
     /// `kworker/0:1-33`, `bash-1234  ( 1234)`, or `bash 1234/1235` of perf.
@@ -182,6 +220,13 @@ mod tests {
                 Some(1.000_001),
             ),
             (" 24)               |  /* ", None, None, Some(24), None),
+            (
+                "    bash-1994    0d..1    5us+: ",
+                Some("bash"),
+                Some(1994),
+                Some(0),
+                None,
+            ),
             ("  ", None, None, None, None),
             (
                 "bash-12 [001] 1234567: ",

@@ -72,3 +72,31 @@ pub fn run_text(text: &[u8]) -> Run {
 pub fn count(length: usize) -> u64 {
     u64::try_from(length).unwrap()
 }
+
+/// Imports `text` and holds it against a table of path and value.
+///
+/// `null` means that nothing is there; an object is tests by name (`{"len": 0}`); anything else
+/// is the one value. `status` is what the command would end with.
+pub fn assert_import(name: &str, text: &str, status: u8, table: &[(&str, Value)]) {
+    let run = run_text(text.as_bytes());
+    let mut bad = invariants::invariants(&run);
+    for (path, value) in table {
+        let mut assertion = match value {
+            Value::Null => serde_json::json!({ "absent_or_null": true }),
+            Value::Object(_) => value.clone(),
+            _ => serde_json::json!({ "eq": value }),
+        };
+        assertion["path"] = (*path).into();
+        bad.extend(expect::failures(&assertion, &run));
+    }
+    let diagnostics = &run.document["diagnostics"];
+    assert!(
+        bad.is_empty(),
+        "{name}:\n{}\ndiagnostics: {diagnostics:#}",
+        bad.join("\n")
+    );
+    assert_eq!(
+        run.status, status,
+        "{name}: exit status; diagnostics: {diagnostics:#}"
+    );
+}
