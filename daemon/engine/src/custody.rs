@@ -184,12 +184,12 @@ impl Custody {
                 let section = zones.geometry().section_of(*pfn);
                 segment.is_mapped(section.get(), zones.announced(section))
             };
-            aside.extend(heads[from..].iter().copied().filter(|pfn| !usable(pfn)));
-            let mut at = 0;
-            heads.retain(|pfn| {
-                at += 1;
-                at <= from || usable(pfn)
-            });
+            // Asked once for each: the client may be marking the section just now, and a page that
+            // was not usable and then is would be both lent and free.
+            let fresh = heads.split_off(from);
+            let (good, bad): (Vec<Pfn>, Vec<Pfn>) = fresh.into_iter().partition(usable);
+            heads.extend(good);
+            aside.extend(bad);
         }
         let is_unmapped = !aside.is_empty();
         let zone = zones.zone_mut(ask.zone);
