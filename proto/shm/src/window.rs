@@ -85,3 +85,16 @@ pub(crate) fn next_closed(epoch: u32) -> u32 {
 pub(crate) fn is_closed(epoch: u32) -> bool {
     epoch & 1 == 1
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_alternate_and_leave_one_out_when_they_wrap() {
+        assert_eq!(next_closed(0), 1);
+        assert_eq!(next_closed(2), 3);
+        assert_eq!(next_closed(u32::MAX - 1), 1);
+        assert!(is_closed(NO_EPOCH));
+    }
+}

@@ -1,0 +1,132 @@
+//! A lane whose client stopped in the middle of an operation: what lies beyond the operation's
+//! reach is taken at once, the rest when it ends, and no page is lost or doubled.
+//!
+//! The model's daemon gives the client no time at all, so it takes from under it at every point.
+//! Seen to fail: a reach of nothing (all is taken from under the operation); the grants' part
+//! taken from their head; the magazine's part taken up to its top; from its bottom; the rest
+//! taken as if nothing had been taken before.
+#![cfg(loom)]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+#[path = "support/tiny_lane.rs"]
+#[allow(dead_code, reason = "shared by the models")]
+mod tiny_lane;
+
+use hugepool_shm::lane_client::LaneClient;
+use hugepool_shm::lane_daemon::{LaneDaemon, TakeState};
+use hugepool_shm::raw::{Class, RawPage};
+use loom::thread;
+use tiny_lane::{assert_each_once, client, daemon, model, page, pfns, segment};
+
+/// Runs `work` in the client against a daemon that takes at once, and then, when the client has
+/// ended, the rest; `expected` must be there once each.
+fn against_an_impatient_daemon(
+    high: u32,
+    granted: &'static [u32],
+    cached: &'static [u32],
+    work: impl Fn(&LaneClient<'_>) -> Vec<u32> + Copy + Send + Sync + 'static,
+    expected: &'static [u32],
+) {
+    model(3, move || {
+        let segment = segment();
+        let mut lane = daemon(&segment, high, 1, 0);
+        let lent: Vec<RawPage> = granted.iter().copied().map(page).collect();
+        assert_eq!(lane.grant(Class::PAGE, &lent), Ok(lent.len()));
+        let freed: Vec<RawPage> = cached.iter().copied().map(page).collect();
+        client(&segment, None).put_raw(&freed);
+
+        let working = thread::spawn({
+            let segment = segment.clone();
+            move || work(&client(&segment, None))
+        });
+        let mut words = Vec::new();
+        lane.close();
+        match lane.try_take(true, &mut words).unwrap() {
+            TakeState::Held { reach, nr_left } => assert!(nr_left <= 3 * reach, "{nr_left} left"),
+            TakeState::Emptied => {}
+            state @ TakeState::Busy { .. } => unreachable!("{state:?}"),
+        }
+        let held = working.join().unwrap();
+        assert_eq!(lane.try_take(false, &mut words), Ok(TakeState::Emptied));
+        lane.settle(&mut |word| words.push(word)).unwrap();
+        assert_each_once(pfns(&words).into_iter().chain(held).collect(), expected);
+        // And the lane is as good as new.
+        assert!(lane.open());
+        lane.grant(Class::PAGE, &[page(9)]).unwrap();
+        assert_eq!(
+            client(&segment, None).take_one_raw(Class::PAGE),
+            Ok(page(9))
+        );
+    });
+}
+
+fn take_one(client: &LaneClient<'_>) -> Vec<u32> {
+    let mut out = [RawPage::default(); 1];
+    let count = client.take_raw(Class::PAGE, &mut out).count;
+    pfns(&out[..count])
+}
+
+#[test]
+fn in_a_take_from_the_grants() {
+    against_an_impatient_daemon(4, &[1, 2], &[], take_one, &[1, 2]);
+}
+
+#[test]
+fn in_a_take_from_the_magazine() {
+    against_an_impatient_daemon(4, &[], &[1, 2, 3], take_one, &[1, 2, 3]);
+}
+
+#[test]
+fn in_a_take_from_both() {
+    let take_two = |client: &LaneClient<'_>| {
+        let mut out = [RawPage::default(); 2];
+        let count = client.take_raw(Class::PAGE, &mut out).count;
+        pfns(&out[..count])
+    };
+    against_an_impatient_daemon(4, &[1, 2], &[3], take_two, &[1, 2, 3]);
+}
+
+#[test]
+fn in_a_free_to_the_magazine() {
+    let free = |client: &LaneClient<'_>| {
+        client.put_one_raw(page(4));
+        Vec::new()
+    };
+    against_an_impatient_daemon(4, &[], &[1, 2, 3], free, &[1, 2, 3, 4]);
+}
+
+#[test]
+fn in_a_spill() {
+    let free = |client: &LaneClient<'_>| {
+        client.put_one_raw(page(4));
+        Vec::new()
+    };
+    against_an_impatient_daemon(3, &[], &[1, 2, 3], free, &[1, 2, 3, 4]);
+}
+
+/// What is left to an operation is no more than it may move.
+#[test]
+fn nothing_beyond_the_reach_is_left() {
+    model(3, || {
+        let segment = segment();
+        let mut lane: LaneDaemon = daemon(&segment, 4, 1, 0);
+        lane.grant(Class::PAGE, &[page(1), page(2)]).unwrap();
+        let taking = thread::spawn({
+            let segment = segment.clone();
+            move || take_one(&client(&segment, None))
+        });
+        let mut words = Vec::new();
+        lane.close();
+        let state = lane.try_take(true, &mut words).unwrap();
+        let nr_taken = words.len();
+        let held = taking.join().unwrap();
+        if let TakeState::Held { .. } = state {
+            assert!(
+                nr_taken >= 1 || held.len() == 1,
+                "took {nr_taken}, held {held:?}"
+            );
+        } else {
+            assert_eq!(nr_taken + held.len(), 2);
+        }
+    });
+}
