@@ -14,6 +14,8 @@ use crate::doorbell;
 use crate::free_map::FreeMap;
 #[cfg(not(loom))]
 use crate::handles::Handles;
+#[cfg(loom)]
+use crate::layout::built;
 use crate::layout::{Header, LAYOUT_VERSION, Lane, MAGIC};
 #[cfg(not(loom))]
 use crate::mapping::Mapping;
@@ -173,8 +175,8 @@ impl ControlSegment {
         if !geometry.is_valid() {
             return Err(ControlError::Shape(geometry));
         }
-        let words32 = |count: usize| (0..count).map(|_| AtomicU32::new(0)).collect::<Vec<_>>();
-        let words64 = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+        let words32 = |count: usize| (0..count).map(|_| built::word()).collect::<Vec<_>>();
+        let words64 = |count: usize| (0..count).map(|_| built::slot()).collect::<Vec<_>>();
         let parts = Parts {
             header: Header::new(),
             lanes: (0..geometry.nr_lanes).map(|_| Lane::new()).collect(),

@@ -297,28 +297,36 @@ mod laid_out {
 
 /// The structures as built for a model.
 #[cfg(loom)]
-mod built {
+pub(crate) mod built {
     use core::array::from_fn;
 
     use super::*;
 
-    fn word() -> AtomicU32 {
+    /// A function of its own, because each word of loom's takes kilobytes of stack to make, and
+    /// inlined they add up to more than a model's thread has.
+    #[inline(never)]
+    pub(crate) fn word() -> AtomicU32 {
         AtomicU32::new(0)
+    }
+
+    #[inline(never)]
+    pub(crate) fn slot() -> AtomicU64 {
+        AtomicU64::new(0)
     }
 
     impl Header {
         pub(crate) fn new() -> Header {
             Header {
-                magic: AtomicU64::new(0),
+                magic: slot(),
                 version: word(),
                 nr_lanes: word(),
                 nr_sections: word(),
-                nr_pages: AtomicU64::new(0),
+                nr_pages: slot(),
                 section_epoch: word(),
                 sleeping: word(),
                 wake: word(),
                 closed: word(),
-                claim_allowance: AtomicU64::new(0),
+                claim_allowance: slot(),
                 mapped_epoch: word(),
                 registered: word(),
                 waiters: word(),
@@ -363,9 +371,9 @@ mod built {
                     returns_head: word(),
                 },
                 classes: from_fn(|_| ClassWords::new()),
-                returns: from_fn(|_| AtomicU64::new(0)),
-                page_magazines: from_fn(|_| from_fn(|_| AtomicU64::new(0))),
-                page_grants: from_fn(|_| from_fn(|_| AtomicU64::new(0))),
+                returns: from_fn(|_| slot()),
+                page_magazines: from_fn(|_| from_fn(|_| slot())),
+                page_grants: from_fn(|_| from_fn(|_| slot())),
                 block_magazines: [],
                 block_grants: [],
             }

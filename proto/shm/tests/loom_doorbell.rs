@@ -29,7 +29,7 @@ fn counting(rings: &Arc<AtomicU32>) -> Doorbell {
 
 #[test]
 fn a_want_is_seen_or_rung_for() {
-    model(3, || {
+    model(3, |first| {
         let segment = segment();
         let mut sleeper = daemon(&segment, 4, 1, 0);
         let rings = Arc::new(AtomicU32::new(0));
@@ -37,6 +37,7 @@ fn a_want_is_seen_or_rung_for() {
             let (segment, bell) = (segment.clone(), counting(&rings));
             move || client(&segment, Some(&bell)).want(Class::PAGE, 1)
         });
+        first.begin();
         segment.announce_sleep();
         let is_seen = sleeper.take_wanted(Class::PAGE) > 0;
         wanting.join().unwrap();
@@ -46,7 +47,7 @@ fn a_want_is_seen_or_rung_for() {
 
 #[test]
 fn grants_below_the_mark_are_seen_or_rung_for() {
-    model(3, || {
+    model(3, |first| {
         let segment = segment();
         let mut sleeper = daemon(&segment, 4, 1, 2);
         sleeper.grant(Class::PAGE, &[page(1), page(2)]).unwrap();
@@ -58,6 +59,7 @@ fn grants_below_the_mark_are_seen_or_rung_for() {
                 let _ = client(&segment, Some(&bell)).take_raw(Class::PAGE, &mut out);
             }
         });
+        first.begin();
         segment.announce_sleep();
         let is_seen = sleeper.depth(Class::PAGE).unwrap().grants < 2;
         taking.join().unwrap();
@@ -67,7 +69,7 @@ fn grants_below_the_mark_are_seen_or_rung_for() {
 
 #[test]
 fn two_threads_ring_once_for_one_sleep() {
-    model(2, || {
+    model(2, |first| {
         let geometry = ControlGeometry {
             nr_lanes: 2,
             nr_sections: 1,
@@ -90,6 +92,7 @@ fn two_threads_ring_once_for_one_sleep() {
                 })
             })
             .collect();
+        first.begin();
         segment.announce_sleep();
         let nr_seen: u32 = lanes
             .iter_mut()

@@ -25,7 +25,7 @@ fn take_home(segment: &ControlSegment) -> Vec<u32> {
 
 #[test]
 fn every_free_comes_home_once() {
-    model(3, || {
+    model(3, |first| {
         let segment = segment();
         let freeing = thread::spawn({
             let segment = segment.clone();
@@ -34,6 +34,7 @@ fn every_free_comes_home_once() {
                 assert!(segment.free_map().set(70));
             }
         });
+        first.begin();
         let mut home = take_home(&segment);
         freeing.join().unwrap();
         home.extend(take_home(&segment));
@@ -45,27 +46,27 @@ fn every_free_comes_home_once() {
 /// A page claimed on one thread (its notice lies in `returns`) and dropped into the map on another.
 #[test]
 fn a_free_is_judged_after_the_notice_that_it_rests_on() {
-    model(3, || {
+    model(3, |first| {
         let segment = segment();
         let mut lane = daemon(&segment, 4, 1, 0);
         let claiming = thread::spawn({
             let segment = segment.clone();
             move || {
+                // Its mark may be seen without the second free's.
+                assert!(segment.free_map().set(6));
                 client(&segment, None).put_raw(&[uncached(5)]);
                 assert!(segment.free_map().set(5));
             }
         });
+        first.begin();
         let mut noticed = Vec::new();
         let mut settle = || {
             lane.settle(&mut |notice| noticed.push(notice.pfn()))
                 .unwrap();
         };
         let (settled, ()) = segment.free_map().load(&mut 0, 9).settled_by(&mut settle);
-        for head in settled.heads() {
-            assert!(
-                noticed.contains(&head),
-                "{head} was freed by nobody that has it"
-            );
+        for head in settled.heads().filter(|&head| head == 5) {
+            assert!(noticed.contains(&head), "freed by nobody that has it");
         }
         settled.commit();
         claiming.join().unwrap();
@@ -75,7 +76,7 @@ fn a_free_is_judged_after_the_notice_that_it_rests_on() {
 /// A page that comes home through the map is lent again, and freed through the map again.
 #[test]
 fn a_page_lent_again_can_be_freed_again() {
-    model(3, || {
+    model(3, |first| {
         let segment = segment();
         let mut lane = daemon(&segment, 4, 1, 0);
         assert!(segment.free_map().set(7));
@@ -90,6 +91,7 @@ fn a_page_lent_again_can_be_freed_again() {
                 false
             }
         });
+        first.begin();
         let (settled, ()) = segment.free_map().load(&mut 0, 9).settled_by(|| ());
         assert_eq!(settled.heads().collect::<Vec<_>>(), [7]);
         settled.commit();

@@ -36,7 +36,7 @@ fn settle(lane: &mut LaneDaemon) -> Vec<u32> {
 
 #[test]
 fn takes_against_a_recall() {
-    model(3, || {
+    model(3, |first| {
         let segment = segment();
         let mut lane = daemon(&segment, 4, 1, 0);
         lane.grant(Class::PAGE, &[page(1), page(2)]).unwrap();
@@ -53,6 +53,7 @@ fn takes_against_a_recall() {
                 held
             }
         });
+        first.begin();
         let mut all = recall(&mut lane);
         assert!(lane.open());
         all.extend(taking.join().unwrap());
@@ -63,7 +64,7 @@ fn takes_against_a_recall() {
 
 #[test]
 fn a_recall_between_two_takes_is_noticed_though_the_lane_is_open_again() {
-    model(3, || {
+    model(3, |first| {
         let segment = segment();
         let mut lane = daemon(&segment, 4, 1, 0);
         lane.grant(Class::PAGE, &[page(1), page(2)]).unwrap();
@@ -80,6 +81,7 @@ fn a_recall_between_two_takes_is_noticed_though_the_lane_is_open_again() {
                 held
             }
         });
+        first.begin();
         let mut all = recall(&mut lane);
         assert!(lane.open());
         lane.grant(Class::PAGE, &[page(3)]).unwrap();
@@ -91,7 +93,7 @@ fn a_recall_between_two_takes_is_noticed_though_the_lane_is_open_again() {
 
 #[test]
 fn frees_and_takes_against_a_recall() {
-    model(2, || {
+    model(2, |first| {
         let segment = segment();
         let mut lane = daemon(&segment, 4, 1, 0);
         let working = thread::spawn({
@@ -105,6 +107,7 @@ fn frees_and_takes_against_a_recall() {
                     .map_or_else(|_| Vec::new(), |page| vec![page.pfn()])
             }
         });
+        first.begin();
         let mut all = recall(&mut lane);
         assert!(lane.open());
         all.extend(working.join().unwrap());
@@ -116,7 +119,7 @@ fn frees_and_takes_against_a_recall() {
 
 #[test]
 fn a_spill_against_a_recall() {
-    model(2, || {
+    model(2, |first| {
         let segment = segment();
         let mut lane = daemon(&segment, 1, 2, 0);
         client(&segment, None).put_one_raw(page(1));
@@ -124,6 +127,7 @@ fn a_spill_against_a_recall() {
             let segment = segment.clone();
             move || client(&segment, None).put_one_raw(page(2))
         });
+        first.begin();
         let mut all = recall(&mut lane);
         all.extend(settle(&mut lane));
         working.join().unwrap();

@@ -17,7 +17,7 @@ use tiny_lane::{client, daemon, model, page, pfns, segment, uncached};
 
 #[test]
 fn grants_arrive_once_and_in_order() {
-    model(3, || {
+    model(3, |first| {
         let segment = segment();
         let mut lending = daemon(&segment, 4, 1, 0);
         let lender = thread::spawn(move || {
@@ -28,6 +28,7 @@ fn grants_arrive_once_and_in_order() {
                 thread::yield_now();
             }
         });
+        first.begin();
         let client = client(&segment, None);
         let mut taken = Vec::new();
         while taken.len() < 3 {
@@ -43,7 +44,7 @@ fn grants_arrive_once_and_in_order() {
 
 #[test]
 fn returns_arrive_once_and_in_order_and_what_finds_no_room_is_in_the_map() {
-    model(3, || {
+    model(3, |first| {
         let segment = segment();
         let mut settling = daemon(&segment, 4, 1, 0);
         let freeing = thread::spawn({
@@ -53,6 +54,7 @@ fn returns_arrive_once_and_in_order_and_what_finds_no_room_is_in_the_map() {
                 (1..=4).for_each(|pfn| client.put_raw(&[uncached(pfn)]));
             }
         });
+        first.begin();
         let mut home = Vec::new();
         settling.settle(&mut |word| home.push(word.pfn())).unwrap();
         thread::yield_now();

@@ -27,7 +27,7 @@ fn against_an_impatient_daemon(
     work: impl Fn(&LaneClient<'_>) -> Vec<u32> + Copy + Send + Sync + 'static,
     expected: &'static [u32],
 ) {
-    model(3, move || {
+    model(3, move |first| {
         let segment = segment();
         let mut lane = daemon(&segment, high, 1, 0);
         let lent: Vec<RawPage> = granted.iter().copied().map(page).collect();
@@ -39,6 +39,7 @@ fn against_an_impatient_daemon(
             let segment = segment.clone();
             move || work(&client(&segment, None))
         });
+        first.begin();
         let mut words = Vec::new();
         lane.close();
         match lane.try_take(true, &mut words).unwrap() {
@@ -107,7 +108,7 @@ fn in_a_spill() {
 /// What is left to an operation is no more than it may move.
 #[test]
 fn nothing_beyond_the_reach_is_left() {
-    model(3, || {
+    model(3, |first| {
         let segment = segment();
         let mut lane: LaneDaemon = daemon(&segment, 4, 1, 0);
         lane.grant(Class::PAGE, &[page(1), page(2)]).unwrap();
@@ -115,6 +116,7 @@ fn nothing_beyond_the_reach_is_left() {
             let segment = segment.clone();
             move || take_one(&client(&segment, None))
         });
+        first.begin();
         let mut words = Vec::new();
         lane.close();
         let state = lane.try_take(true, &mut words).unwrap();

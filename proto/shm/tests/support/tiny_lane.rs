@@ -6,11 +6,33 @@ use hugepool_shm::lane_client::{LaneClient, LaneTerms};
 use hugepool_shm::lane_daemon::{ClassSettings, LaneDaemon};
 use hugepool_shm::raw::{Class, PageParts, RawMigratetype, RawPage};
 
-/// Runs a model over all schedules with at most `preemptions` involuntary switches.
-pub fn model(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(body);
+/// Who runs first in the schedule that all others are derived from.
+#[derive(Clone, Copy)]
+pub enum First {
+    Daemon,
+    Client,
+}
+
+impl First {
+    /// Called by the daemon (the model's main thread) when the client's thread was started.
+    pub fn begin(self) {
+        if matches!(self, First::Client) {
+            loom::thread::yield_now();
+        }
+    }
+}
+
+/// Runs a model over all schedules with at most `preemptions` involuntary switches, from both
+/// ends: loom remembers of each word only the last access, so a load of one thread's that the
+/// other follows up with a load and a store is never tried after that store. Whether that hides
+/// something depends on who began.
+pub fn model(preemptions: usize, body: impl Fn(First) + Sync + Send + Clone + 'static) {
+    for first in [First::Daemon, First::Client] {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(preemptions);
+        let body = body.clone();
+        builder.check(move || body(first));
+    }
 }
 
 /// A segment with one lane and 256 pages: four words of free map under two marks.
