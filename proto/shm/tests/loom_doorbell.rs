@@ -18,7 +18,7 @@ use hugepool_shm::raw::{Class, RawPage};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use loom::thread;
-use tiny_lane::{client, daemon, model, page, segment};
+use tiny_lane::{at_once, client, daemon, model, page, segment};
 
 fn counting(rings: &Arc<AtomicU32>) -> Doorbell {
     let rings = rings.clone();
@@ -29,47 +29,45 @@ fn counting(rings: &Arc<AtomicU32>) -> Doorbell {
 
 #[test]
 fn a_want_is_seen_or_rung_for() {
-    model(3, |first| {
+    model(3, |is_client_first| {
         let segment = segment();
-        let mut sleeper = daemon(&segment, 4, 1, 0);
+        let mut lane = daemon(&segment, 4, 1, 0);
         let rings = Arc::new(AtomicU32::new(0));
-        let wanting = thread::spawn({
-            let (segment, bell) = (segment.clone(), counting(&rings));
-            move || client(&segment, Some(&bell)).want(Class::PAGE, 1)
-        });
-        first.begin();
-        segment.announce_sleep();
-        let is_seen = sleeper.take_wanted(Class::PAGE) > 0;
-        wanting.join().unwrap();
+        let (of_client, bell) = (segment.clone(), counting(&rings));
+        let want = move || client(&of_client, Some(&bell)).want(Class::PAGE, 1);
+        let fall_asleep = move || {
+            segment.announce_sleep();
+            lane.take_wanted(Class::PAGE) > 0
+        };
+        let ((), is_seen) = at_once(is_client_first, want, fall_asleep);
         assert!(is_seen || rings.load(Relaxed) == 1, "the daemon sleeps on");
     });
 }
 
 #[test]
 fn grants_below_the_mark_are_seen_or_rung_for() {
-    model(3, |first| {
+    model(3, |is_client_first| {
         let segment = segment();
-        let mut sleeper = daemon(&segment, 4, 1, 2);
-        sleeper.grant(Class::PAGE, &[page(1), page(2)]).unwrap();
+        let mut lane = daemon(&segment, 4, 1, 2);
+        lane.grant(Class::PAGE, &[page(1), page(2)]).unwrap();
         let rings = Arc::new(AtomicU32::new(0));
-        let taking = thread::spawn({
-            let (segment, bell) = (segment.clone(), counting(&rings));
-            move || {
-                let mut out = [RawPage::default(); 1];
-                let _ = client(&segment, Some(&bell)).take_raw(Class::PAGE, &mut out);
-            }
-        });
-        first.begin();
-        segment.announce_sleep();
-        let is_seen = sleeper.depth(Class::PAGE).unwrap().grants < 2;
-        taking.join().unwrap();
+        let (of_client, bell) = (segment.clone(), counting(&rings));
+        let take = move || {
+            let mut out = [RawPage::default(); 1];
+            let _ = client(&of_client, Some(&bell)).take_raw(Class::PAGE, &mut out);
+        };
+        let fall_asleep = move || {
+            segment.announce_sleep();
+            lane.depth(Class::PAGE).unwrap().grants < 2
+        };
+        let ((), is_seen) = at_once(is_client_first, take, fall_asleep);
         assert!(is_seen || rings.load(Relaxed) == 1, "the daemon sleeps on");
     });
 }
 
 #[test]
 fn two_threads_ring_once_for_one_sleep() {
-    model(2, |first| {
+    model(2, |is_client_first| {
         let geometry = ControlGeometry {
             nr_lanes: 2,
             nr_sections: 1,
@@ -78,29 +76,29 @@ fn two_threads_ring_once_for_one_sleep() {
         let segment = ControlSegment::heap(geometry).unwrap();
         let mut lanes = [0, 1].map(|index| LaneDaemon::new(segment.clone(), index).unwrap());
         let rings = Arc::new(AtomicU32::new(0));
-        let wanting: Vec<_> = (0..2)
-            .map(|index| {
-                let (segment, bell) = (segment.clone(), counting(&rings));
-                thread::spawn(move || {
-                    let terms = LaneTerms {
-                        client_index: 0,
-                        pageblock_order: 9,
-                        registered: true,
-                    };
-                    let client = LaneClient::new(&segment, index, terms, Some(&bell)).unwrap();
-                    client.want(Class::PAGE, 1);
-                })
-            })
-            .collect();
-        first.begin();
-        segment.announce_sleep();
-        let nr_seen: u32 = lanes
-            .iter_mut()
-            .map(|lane| lane.take_wanted(Class::PAGE))
-            .sum();
-        wanting
-            .into_iter()
-            .for_each(|thread| thread.join().unwrap());
+        let want = |index: u32| {
+            let (segment, bell) = (segment.clone(), counting(&rings));
+            move || {
+                let terms = LaneTerms {
+                    client_index: 0,
+                    pageblock_order: 9,
+                    registered: true,
+                };
+                let client = LaneClient::new(&segment, index, terms, Some(&bell)).unwrap();
+                client.want(Class::PAGE, 1);
+            }
+        };
+        let other = thread::spawn(want(1));
+        let of_daemon = segment.clone();
+        let fall_asleep = move || {
+            of_daemon.announce_sleep();
+            lanes
+                .iter_mut()
+                .map(|lane| lane.take_wanted(Class::PAGE))
+                .sum::<u32>()
+        };
+        let ((), nr_seen) = at_once(is_client_first, want(0), fall_asleep);
+        other.join().unwrap();
         let nr_rings = rings.load(Relaxed);
         assert!(nr_seen == 2 || nr_rings >= 1, "the daemon sleeps on");
         assert!(nr_rings <= 1, "rung {nr_rings} times for one sleep");

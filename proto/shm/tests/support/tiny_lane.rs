@@ -6,32 +6,36 @@ use hugepool_shm::lane_client::{LaneClient, LaneTerms};
 use hugepool_shm::lane_daemon::{ClassSettings, LaneDaemon};
 use hugepool_shm::raw::{Class, PageParts, RawMigratetype, RawPage};
 
-/// Who runs first in the schedule that all others are derived from.
-#[derive(Clone, Copy)]
-pub enum First {
-    Daemon,
-    Client,
-}
-
-impl First {
-    /// Called by the daemon (the model's main thread) when the client's thread was started.
-    pub fn begin(self) {
-        if matches!(self, First::Client) {
-            loom::thread::yield_now();
-        }
-    }
-}
-
 /// Runs a model over all schedules with at most `preemptions` involuntary switches, from both
-/// ends: loom remembers of each word only the last access, so a load of one thread's that the
-/// other follows up with a load and a store is never tried after that store. Whether that hides
-/// something depends on who began.
-pub fn model(preemptions: usize, body: impl Fn(First) + Sync + Send + Clone + 'static) {
-    for first in [First::Daemon, First::Client] {
+/// ends: `body` is told whether the client goes first in the schedule that all others come from.
+///
+/// Loom remembers of each word only the last access, so a load by one thread, before a load and a
+/// store by the other, is never tried after that store; who begins decides what that hides. And a
+/// thread that has yielded is not shown values from before, nor the creator of a word its zero: so
+/// both sides are threads of their own.
+pub fn model(preemptions: usize, body: impl Fn(bool) + Sync + Send + Clone + 'static) {
+    for is_client_first in [false, true] {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(preemptions);
         let body = body.clone();
-        builder.check(move || body(first));
+        builder.check(move || body(is_client_first));
+    }
+}
+
+/// Runs a client and a daemon at once, and gives what they ended with.
+pub fn at_once<C: 'static, D: 'static>(
+    is_client_first: bool,
+    client: impl FnOnce() -> C + 'static,
+    daemon: impl FnOnce() -> D + 'static,
+) -> (C, D) {
+    if is_client_first {
+        let client = loom::thread::spawn(client);
+        let daemon = loom::thread::spawn(daemon);
+        (client.join().unwrap(), daemon.join().unwrap())
+    } else {
+        let daemon = loom::thread::spawn(daemon);
+        let client = loom::thread::spawn(client);
+        (client.join().unwrap(), daemon.join().unwrap())
     }
 }
 
