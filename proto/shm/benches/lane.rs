@@ -19,8 +19,8 @@ use hugepool_shm::process::{
 use hugepool_shm::raw::{Class, PageParts, RawMigratetype, RawPage};
 
 const NR_PAGES: u32 = 1024;
-const WINDOWS: usize = 15;
-const PAGES_PER_WINDOW: usize = 4_000_000;
+const WINDOWS: usize = 11;
+const PAGES_PER_WINDOW: usize = 1_000_000;
 
 /// Takes and gives back `n` pages, `reps` times.
 type Arm<'a> = &'a dyn Fn(usize, usize);

@@ -87,10 +87,22 @@ impl Served<'_> {
 /// The operations that every handle has, over whichever lane serves it.
 macro_rules! lane_operations {
     () => {
+        /// The lane that serves an operation.
+        #[inline(always)]
+        fn served(&self) -> Served<'_> {
+            match self.own_lane() {
+                Some(lane) => Served::Own(lane),
+                None => self.served_slowly(),
+            }
+        }
+
         /// Takes one block.
         #[inline]
         pub fn take_one(&self, class: Class) -> Result<Page, Miss> {
-            self.served().lane()?.take_page(class)
+            match self.own_lane() {
+                Some(lane) => lane.take_page(class),
+                None => self.served_slowly().lane()?.take_page(class),
+            }
         }
 
         /// Fills the empty ones of `slots` with blocks of a class, from the front, and leaves the
@@ -122,9 +134,9 @@ macro_rules! lane_operations {
         /// Frees one block, of whichever client of this process.
         #[inline]
         pub fn put(&self, page: Page) {
-            match self.served().lane() {
-                Ok(lane) => lane.put_page(page),
-                Err(_) => drop(page),
+            match self.own_lane() {
+                Some(lane) => lane.put_page(page),
+                None => drop(page),
             }
         }
 
@@ -225,12 +237,10 @@ impl ClientHandle {
         }
     }
 
+    /// The calling thread's lane, if it has one already.
     #[inline(always)]
-    fn served(&self) -> Served<'_> {
-        match own_seat(&self.inner.attached) {
-            Some(seat) => Served::Own(&seat.lane),
-            None => self.served_slowly(),
-        }
+    fn own_lane(&self) -> Option<&LaneClient<'static>> {
+        own_seat(&self.inner.attached).map(|seat| &seat.lane)
     }
 
     #[cold]
@@ -279,11 +289,13 @@ impl LocalLane {
     }
 
     #[inline(always)]
-    fn served(&self) -> Served<'_> {
-        match self.seat {
-            Some(seat) => Served::Own(&seat.lane),
-            None => self.client.served_slowly(),
-        }
+    fn own_lane(&self) -> Option<&LaneClient<'static>> {
+        self.seat.map(|seat| &seat.lane)
+    }
+
+    #[cold]
+    fn served_slowly(&self) -> Served<'_> {
+        self.client.served_slowly()
     }
 }
 

@@ -16,16 +16,17 @@ use crate::control::ControlSegment;
 use crate::doorbell::Doorbell;
 use crate::lane_daemon::{grants_ring, magazine, window};
 use crate::lane_stats::LaneStats;
-use crate::layout::{CLASS_SLOTS, LANE_CLASSES, Lane};
+use crate::layout::{CLASS_SLOTS, ClassClientLine, ClassWords, LANE_CLASSES, Lane};
+use crate::magazine::Magazine;
 use crate::raw::{Class, RawPage};
 use crate::slots;
-use crate::sync::{Acquire, Relaxed, SeqCst};
-use crate::window::{NO_EPOCH, is_closed};
+use crate::sync::{Acquire, AtomicU64, Relaxed, SeqCst};
+use crate::window::{NO_EPOCH, Window, is_closed};
 
 /// The most blocks that one take moves: all that a lane can hold of a class.
 pub(crate) const TAKE_MAX: usize = 2048;
-/// Entry of `class_of` for what no lane caches.
-const NO_CLASS: u8 = u8::MAX;
+/// Entry of `class_of` for what no lane caches: the class record that is never filled.
+const NO_CLASS: u8 = 15;
 
 /// Why a lane gave fewer blocks than were asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -98,6 +99,39 @@ pub struct LaneClient<'a> {
     grants_tail_seen: [Cell<u32>; CLASS_SLOTS],
     /// Class index by the six bits of order and migratetype.
     class_of: [u8; 64],
+    /// What the fast paths need of each class, in one place; none where only the slow ones may go:
+    /// where no class is, where a real fence is needed, and in a forked child.
+    pub(crate) fast: [Option<FastClass<'a>>; 16],
+}
+
+/// The words of one class that taking from and putting to its magazine need.
+#[derive(Clone, Copy)]
+pub(crate) struct FastClass<'a> {
+    pub lane: &'a Lane,
+    pub words: &'a ClassWords,
+    /// The magazine's; never empty.
+    pub slots: &'a [AtomicU64],
+}
+
+impl<'a> FastClass<'a> {
+    #[inline(always)]
+    pub fn window(&self) -> Window<'a> {
+        window(self.lane)
+    }
+
+    #[inline(always)]
+    pub fn magazine(&self) -> Magazine<'a> {
+        let ClassClientLine {
+            mag_bottom,
+            mag_top,
+            ..
+        } = &self.words.client;
+        Magazine {
+            bottom: mag_bottom,
+            top: mag_top,
+            slots: self.slots,
+        }
+    }
 }
 
 impl<'a> LaneClient<'a> {
@@ -119,8 +153,16 @@ impl<'a> LaneClient<'a> {
                 .and_then(|index| u8::try_from(index).ok())
                 .unwrap_or(NO_CLASS);
         }
+        let lane = segment.lane(index)?;
+        let fast = core::array::from_fn(|index| {
+            (terms.registered && index < LANE_CLASSES).then(|| FastClass {
+                lane,
+                words: lane.class(index),
+                slots: lane.magazine(index),
+            })
+        });
         Some(LaneClient {
-            lane: Some(segment.lane(index)?),
+            lane: Some(lane),
             segment: Some(segment),
             doorbell,
             epoch: AtomicU32::new(NO_EPOCH),
@@ -130,12 +172,14 @@ impl<'a> LaneClient<'a> {
             returns_head_seen: Cell::new(0),
             grants_tail_seen: [const { Cell::new(0) }; CLASS_SLOTS],
             class_of,
+            fast,
         })
     }
 
     /// Fills `out` from the front with blocks of a class.
     pub fn take_raw(&self, class: Class, out: &mut [RawPage]) -> Taken {
         self.take_words(class, slots::as_uninit(RawPage::bits_of_mut(out)))
+            .0
     }
 
     /// Takes one block.
@@ -159,66 +203,118 @@ impl<'a> LaneClient<'a> {
     }
 
     /// Fills `out` from the front. The words before `count` are written when it returns; what
-    /// stood in them is overwritten.
+    /// stood in them is overwritten. Also says whether one of them is 0.
     #[inline]
-    pub(crate) fn take_words(&self, class: Class, out: &mut [MaybeUninit<u64>]) -> Taken {
-        if out.is_empty() {
-            return Taken::NOTHING_ASKED;
-        }
-        let Some(lane) = self.lane else {
-            return Taken::nothing(Miss::Detached);
-        };
+    pub(crate) fn take_words(&self, class: Class, out: &mut [MaybeUninit<u64>]) -> (Taken, bool) {
         let nr_asked = out.len();
         let out = &mut out[..nr_asked.min(TAKE_MAX)];
-        if let Err(miss) = self.enter(lane, reach_of(out.len())) {
-            self.leave_refused(lane, miss);
-            return Taken::nothing(miss);
+        let mut nr_there = 0;
+        let mut has_zero = false;
+        if let Some(fast) = &self.fast[class.index() & 15]
+            && self.try_enter(fast.lane, reach_of(out.len()))
+        {
+            let cached = fast.magazine().pop(out);
+            fast.window().leave();
+            (nr_there, has_zero) = (cached.count, cached.has_zero);
         }
-        let mut count = magazine(lane, class).pop(out);
-        if count < out.len() {
-            let tail_seen = &self.grants_tail_seen[class.index() & (CLASS_SLOTS - 1)];
-            count += grants_ring(lane, class).pop(tail_seen, &mut out[count..]);
-            window(lane).leave();
-            self.ring_if_low(lane, class);
-        } else {
-            window(lane).leave();
+        if nr_there == nr_asked {
+            return (
+                Taken {
+                    count: nr_asked,
+                    miss: None,
+                },
+                has_zero,
+            );
         }
-        Taken {
-            count,
-            miss: if count < nr_asked {
-                Some(Miss::Empty)
-            } else {
-                None
-            },
-        }
+        self.take_rest(class, out, nr_there, nr_asked, has_zero)
     }
 
-    /// Takes one block's word.
-    #[inline]
-    pub(crate) fn take_word(&self, class: Class) -> Result<NonZeroU64, Miss> {
-        let Some(lane) = self.lane else {
-            return Err(Miss::Detached);
+    /// The same, `nr_there` words being there already: from the magazine and the grants.
+    #[inline(never)]
+    fn take_rest(
+        &self,
+        class: Class,
+        out: &mut [MaybeUninit<u64>],
+        nr_there: usize,
+        nr_asked: usize,
+        mut has_zero: bool,
+    ) -> (Taken, bool) {
+        let mut count = nr_there;
+        let miss = match self.take_granted(class, &mut out[nr_there..], &mut count, &mut has_zero) {
+            Ok(()) => (count < nr_asked).then_some(Miss::Empty),
+            Err(miss) => Some(miss),
         };
-        if let Err(miss) = self.enter(lane, 1) {
+        (Taken { count, miss }, has_zero)
+    }
+
+    /// Takes from the magazine what is left there, the rest from the grants.
+    fn take_granted(
+        &self,
+        class: Class,
+        out: &mut [MaybeUninit<u64>],
+        count: &mut usize,
+        has_zero: &mut bool,
+    ) -> Result<(), Miss> {
+        let lane = self.lane.ok_or(Miss::Detached)?;
+        if let Err(miss) = self.enter(lane, reach_of(out.len())) {
             self.leave_refused(lane, miss);
             return Err(miss);
         }
-        let word = magazine(lane, class).pop_one();
+        let cached = magazine(lane, class).pop(out);
+        let rest = &mut out[cached.count..];
+        let tail_seen = &self.grants_tail_seen[class.index() & (CLASS_SLOTS - 1)];
+        let granted = grants_ring(lane, class).pop(tail_seen, rest);
         window(lane).leave();
-        match NonZeroU64::new(word) {
-            Some(word) => Ok(word),
-            None => self.take_granted_word(class),
+        *count += cached.count + granted.count;
+        *has_zero |= cached.has_zero | granted.has_zero;
+        self.ring_if_low(lane, class);
+        Ok(())
+    }
+
+    /// Takes one block's word.
+    #[inline(always)]
+    pub(crate) fn take_word(&self, class: Class) -> Result<NonZeroU64, Miss> {
+        if let Some(fast) = &self.fast[class.index() & 15]
+            && self.try_enter(fast.lane, 1)
+        {
+            let word = fast.magazine().pop_one();
+            fast.window().leave();
+            if let Some(word) = NonZeroU64::new(word) {
+                return Ok(word);
+            }
+        }
+        self.take_word_slowly(class)
+    }
+
+    /// One block's word where the fast way has come to nothing: from the grants, mostly.
+    #[cold]
+    #[inline(never)]
+    fn take_word_slowly(&self, class: Class) -> Result<NonZeroU64, Miss> {
+        let mut word = [0];
+        match self.take_words(class, slots::as_uninit(&mut word)) {
+            (
+                Taken {
+                    miss: Some(miss), ..
+                },
+                _,
+            ) => Err(miss),
+            (Taken { miss: None, .. }, _) => NonZeroU64::new(word[0]).ok_or(Miss::Empty),
         }
     }
 
-    /// One block from the grants, the magazine being empty.
-    #[cold]
-    fn take_granted_word(&self, class: Class) -> Result<NonZeroU64, Miss> {
-        let mut word = [0];
-        match self.take_words(class, slots::as_uninit(&mut word)).miss {
-            Some(miss) => Err(miss),
-            None => NonZeroU64::new(word[0]).ok_or(Miss::Empty),
+    /// Enters the window if nothing stands against it, and else has not entered it. For a process
+    /// that is registered for the barrier.
+    #[inline(always)]
+    pub(crate) fn try_enter(&self, lane: &Lane, reach: u32) -> bool {
+        let window = window(lane);
+        if window.is_entered() {
+            return false;
         }
+        if window.enter(reach, true) == self.epoch.load(Relaxed) {
+            return true;
+        }
+        window.leave();
+        false
     }
 
     /// Enters the window. Refused as [`Miss::Reentered`], it was not entered; refused otherwise,
@@ -284,13 +380,16 @@ impl<'a> LaneClient<'a> {
         self.retired.load(Relaxed)
     }
 
-    /// The magazine that a word may go to, if there is one.
+    /// The class record of a word, by its order and migratetype.
     #[inline(always)]
-    pub(crate) fn cached_class(&self, lane: &Lane, word: u64) -> Option<Class> {
-        let raw = RawPage::from_bits(word);
-        let class = Class::from_index(usize::from(self.class_of[raw.class_key()]))?;
-        let zones = lane.class(class.index()).settings.zones.load(Relaxed);
-        (zones >> raw.zone() & 1 == 1).then_some(class)
+    pub(crate) fn class_index(&self, word: u64) -> usize {
+        usize::from(self.class_of[RawPage::from_bits(word).class_key()])
+    }
+
+    /// The class of a word, if lanes cache such blocks.
+    #[inline(always)]
+    pub(crate) fn class(&self, word: u64) -> Option<Class> {
+        Class::from_index(self.class_index(word))
     }
 
     /// Rings if the grants of a class have fallen below their low mark.
@@ -324,4 +423,10 @@ impl<'a> LaneClient<'a> {
 #[inline(always)]
 pub(crate) fn reach_of(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX).max(1)
+}
+
+/// Whether blocks of this word's zone may lie in the class's magazine.
+#[inline(always)]
+pub(crate) fn is_zone_cached(words: &ClassWords, word: u64) -> bool {
+    words.settings.zones.load(Relaxed) >> RawPage::from_bits(word).zone() & 1 == 1
 }

@@ -255,6 +255,7 @@ impl LaneDaemon {
 
 pub(crate) const LANE: &str = "`new` has checked that the segment has this lane";
 
+#[inline(always)]
 pub(crate) fn window(lane: &Lane) -> Window<'_> {
     Window {
         busy: &lane.client.busy,
@@ -262,6 +263,7 @@ pub(crate) fn window(lane: &Lane) -> Window<'_> {
     }
 }
 
+#[inline(always)]
 pub(crate) fn grants_ring(lane: &Lane, class: Class) -> Ring<'_> {
     let words = lane.class(class.index());
     Ring {
@@ -271,6 +273,7 @@ pub(crate) fn grants_ring(lane: &Lane, class: Class) -> Ring<'_> {
     }
 }
 
+#[inline(always)]
 pub(crate) fn returns_ring(lane: &Lane) -> Ring<'_> {
     Ring {
         head: &lane.settled.returns_head,
@@ -279,6 +282,7 @@ pub(crate) fn returns_ring(lane: &Lane) -> Ring<'_> {
     }
 }
 
+#[inline(always)]
 pub(crate) fn magazine(lane: &Lane, class: Class) -> Magazine<'_> {
     let words = lane.class(class.index());
     Magazine {

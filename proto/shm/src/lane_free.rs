@@ -5,7 +5,7 @@
 //! [`lane_client`](crate::lane_client).
 
 use crate::control::ControlSegment;
-use crate::lane_client::{LaneClient, Miss, reach_of};
+use crate::lane_client::{LaneClient, Miss, is_zone_cached, reach_of};
 use crate::lane_daemon::{magazine, returns_ring, window};
 use crate::layout::{Lane, RETURNS};
 use crate::raw::{Class, KEY_MASK, RawPage};
@@ -29,25 +29,20 @@ impl LaneClient<'_> {
     }
 
     /// Frees one block of this client; false if the lane was retired, and nothing was done then.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn put_word(&self, word: u64) -> bool {
-        let Some(lane) = self.lane else { return false };
-        let Some(class) = self.cached_class(lane, word) else {
-            return self.put_uncached(lane, &[word]);
-        };
-        if let Err(miss) = self.enter(lane, 1) {
-            return self.put_refused(lane, miss, &[word]);
+        if let Some(fast) = &self.fast[self.class_index(word) & 15]
+            && is_zone_cached(fast.words, word)
+            && self.try_enter(fast.lane, 1)
+        {
+            let high = fast.words.settings.high.load(Relaxed);
+            let is_pushed = fast.magazine().push_one_below(word, high);
+            fast.window().leave();
+            if is_pushed {
+                return true;
+            }
         }
-        let magazine = magazine(lane, class);
-        let nr_pushed = magazine.push_one(word);
-        let nr_cached = magazine.len();
-        window(lane).leave();
-        if nr_pushed == 0 {
-            self.put_over(lane, class, &[word]);
-        } else if nr_cached > high(lane, class) {
-            self.put_over(lane, class, &[]);
-        }
-        true
+        self.put_run(&[word], word)
     }
 
     /// Frees blocks, run by run of one class and zone; empty words are skipped. Runs of another
@@ -56,35 +51,81 @@ impl LaneClient<'_> {
     pub(crate) fn put_words(&self, words: &[u64], elsewhere: &mut dyn FnMut(&[u64])) {
         let mut rest = words;
         while let Some(&first) = rest.first() {
-            let run = if are_alike(rest, first) {
-                rest
-            } else {
-                alike_prefix(rest, first)
-            };
-            rest = &rest[run.len()..];
             let is_ours = RawPage::from_bits(first).client() == u32::from(self.client_index);
-            if first != 0 && !(is_ours && self.put_run(run, first)) {
-                elsewhere(run);
+            let nr_put = if is_ours && first != 0 {
+                self.put_front(rest, first)
+            } else {
+                0
+            };
+            if nr_put == 0 {
+                let run = alike_prefix(rest, first);
+                if first != 0 {
+                    elsewhere(run);
+                }
+                rest = &rest[run.len()..];
+            } else {
+                rest = &rest[nr_put..];
             }
         }
     }
 
+    /// Frees the blocks at the front that are alike; says how many, 0 if the lane was retired.
+    /// Mostly all are, and then it takes one pass over them.
+    #[inline]
+    fn put_front(&self, words: &[u64], first: u64) -> usize {
+        if let Some(fast) = &self.fast[self.class_index(first) & 15]
+            && is_zone_cached(fast.words, first)
+            && self.try_enter(fast.lane, reach_of(words.len()))
+        {
+            let pushed = fast.magazine().push_alike(words, first, KEY_MASK);
+            fast.window().leave();
+            if let Some((nr_pushed, nr_cached)) = pushed
+                && nr_pushed == words.len()
+                && nr_cached <= fast.words.settings.high.load(Relaxed) as usize
+            {
+                return nr_pushed;
+            }
+            let nr_pushed = pushed.map_or(0, |(nr_pushed, _)| nr_pushed);
+            return self.put_front_slowly(words, first, nr_pushed);
+        }
+        self.put_front_slowly(words, first, 0)
+    }
+
+    /// The same where `nr_pushed` blocks lie in the magazine already, and it is too full, or the
+    /// blocks are not all alike, or the fast way is not open.
+    #[cold]
+    #[inline(never)]
+    fn put_front_slowly(&self, words: &[u64], first: u64, nr_pushed: usize) -> usize {
+        let run = alike_prefix(words, first);
+        let is_put = if nr_pushed == 0 {
+            self.put_run(run, first)
+        } else {
+            if let (Some(lane), Some(class)) = (self.lane, self.class(first)) {
+                self.put_over(lane, class, &run[nr_pushed..]);
+            }
+            true
+        };
+        if is_put { run.len() } else { 0 }
+    }
+
     /// Frees blocks of this client that are alike; false if the lane was retired, and nothing
     /// was done then.
-    #[inline]
+    #[cold]
+    #[inline(never)]
     fn put_run(&self, run: &[u64], first: u64) -> bool {
         let Some(lane) = self.lane else { return false };
-        let Some(class) = self.cached_class(lane, first) else {
+        let class = self.class(first);
+        let Some(class) = class.filter(|class| is_zone_cached(lane.class(class.index()), first))
+        else {
             return self.put_uncached(lane, run);
         };
         if let Err(miss) = self.enter(lane, reach_of(run.len())) {
             return self.put_refused(lane, miss, run);
         }
-        let magazine = magazine(lane, class);
-        let nr_pushed = magazine.push(run);
-        let nr_cached = magazine.len();
+        let pushed = magazine(lane, class).push_alike(run, first, KEY_MASK);
         window(lane).leave();
-        if nr_pushed < run.len() || nr_cached > high(lane, class) {
+        let (nr_pushed, nr_cached) = pushed.unwrap_or_default();
+        if nr_pushed < run.len() || nr_cached > high(lane, class) as usize {
             self.put_over(lane, class, &run[nr_pushed..]);
         }
         true
@@ -94,7 +135,8 @@ impl LaneClient<'_> {
     #[cold]
     fn put_over(&self, lane: &Lane, class: Class, rest: &[u64]) {
         let magazine = magazine(lane, class);
-        let target = high(lane, class).min(magazine.slots.len().saturating_sub(rest.len()));
+        let high = high(lane, class) as usize;
+        let target = high.min(magazine.slots.len()).saturating_sub(rest.len());
         let nr_above = magazine.len().saturating_sub(target);
         let batch = lane.class(class.index()).settings.batch.load(Relaxed) as usize;
         let nr_spilled = nr_above.max(batch).min(magazine.len());
@@ -103,7 +145,9 @@ impl LaneClient<'_> {
             match self.enter(lane, reach_of(nr_spilled + rest.len())) {
                 Ok(()) => {
                     self.spill(lane, class, nr_spilled);
-                    rest = &rest[magazine.push(rest)..];
+                    let nr_wanted = high.saturating_sub(magazine.len()).min(rest.len());
+                    let pushed = magazine.push_alike(&rest[..nr_wanted], 0, 0);
+                    rest = &rest[pushed.map_or(0, |(nr_pushed, _)| nr_pushed)..];
                     window(lane).leave();
                 }
                 Err(miss) => self.leave_refused(lane, miss),
@@ -221,19 +265,8 @@ pub(crate) fn free_into_map(
 
 /// Blocks above which a magazine spills, as the daemon says.
 #[inline(always)]
-fn high(lane: &Lane, class: Class) -> usize {
-    lane.class(class.index()).settings.high.load(Relaxed) as usize
-}
-
-/// Whether all words have the order, migratetype, zone and client of `first`: one pass without
-/// a branch.
-#[inline(always)]
-fn are_alike(words: &[u64], first: u64) -> bool {
-    words
-        .iter()
-        .fold(0, |differences, word| differences | (word ^ first))
-        & KEY_MASK
-        == 0
+fn high(lane: &Lane, class: Class) -> u32 {
+    lane.class(class.index()).settings.high.load(Relaxed)
 }
 
 /// The words at the front that are alike.

@@ -5,10 +5,11 @@
 
 use core::mem::MaybeUninit;
 
+use crate::block_copy;
 use crate::lane_client::{LaneClient, Miss, TAKE_MAX, Taken};
 use crate::page::{Page, words_of_pages, words_of_slots};
 use crate::raw::{Class, RawPage};
-use crate::slots::{as_uninit, clear};
+use crate::slots::as_uninit;
 use crate::thread_lane::free_run_slowly;
 
 /// Words that are taken at once for slots that lie spread.
@@ -28,9 +29,9 @@ impl LaneClient<'_> {
             return self.fill_one(class, slot);
         }
         let words = words_of_slots(slots);
-        let nr_empty = words.iter().filter(|&&word| word == 0).count();
+        let nr_empty = block_copy::count_zeros(words);
         if nr_empty == words.len() {
-            self.take_words(class, as_uninit(words))
+            self.take_words(class, as_uninit(words)).0
         } else if nr_empty == 0 {
             Taken::NOTHING_ASKED
         } else {
@@ -61,7 +62,7 @@ impl LaneClient<'_> {
         let mut count = 0;
         while count < nr_empty {
             let nr_wanted = (nr_empty - count).min(SPREAD_CHUNK);
-            let taken = self.take_words(class, as_uninit(&mut chunk[..nr_wanted]));
+            let (taken, _) = self.take_words(class, as_uninit(&mut chunk[..nr_wanted]));
             let mut next = 0;
             while next < taken.count {
                 let Some(slot) = slots.next() else { break };
@@ -78,6 +79,7 @@ impl LaneClient<'_> {
     }
 
     /// Appends up to `count` blocks to a list.
+    #[inline]
     pub(crate) fn take_pages_into(
         &self,
         class: Class,
@@ -86,30 +88,21 @@ impl LaneClient<'_> {
     ) -> Taken {
         let nr_at_once = count.min(TAKE_MAX);
         list.reserve(nr_at_once);
+        let len = list.len();
         let spare = &mut list.spare_capacity_mut()[..nr_at_once];
         let base = spare.as_mut_ptr().cast::<MaybeUninit<u64>>();
         // SAFETY: the same memory under a type of the same size and alignment that, like the
         // other, need not be initialised; it borrows the only reference to it.
         let words = unsafe { core::slice::from_raw_parts_mut(base, nr_at_once) };
-        let taken = self.take_words(class, words);
-        let mut nr_pages = 0;
-        for index in 0..taken.count {
-            // SAFETY: `take_words` has written the first `count` words.
-            let word = unsafe { words[index].assume_init() };
-            // A word of 0 is no page. None is ever granted, but it is not this process alone that
-            // could have written it: so it is dropped here, without a branch.
-            words[nr_pages].write(word);
-            nr_pages += usize::from(word != 0);
+        let (mut taken, has_zero) = self.take_words(class, words);
+        if has_zero {
+            taken = without_zeros(&mut words[..taken.count]);
         }
-        let len = list.len() + nr_pages;
-        // SAFETY: `len <= capacity`, since `nr_pages <= nr_at_once`, and the words up to it were
-        // written and are not 0, so they are pages.
-        unsafe { list.set_len(len) };
-        let miss = taken.miss.or((nr_pages < count).then_some(Miss::Empty));
-        Taken {
-            count: nr_pages,
-            miss,
-        }
+        // SAFETY: `len + count <= capacity`, since `count <= nr_at_once`, and the words up to it
+        // were written and are not 0, so they are pages.
+        unsafe { list.set_len(len + taken.count) };
+        let miss = taken.miss.or((taken.count < count).then_some(Miss::Empty));
+        Taken { miss, ..taken }
     }
 
     /// Frees one block, whichever client's it is.
@@ -117,6 +110,12 @@ impl LaneClient<'_> {
     pub(crate) fn put_page(&self, page: Page) {
         let word = page.raw().bits();
         core::mem::forget(page);
+        self.put_one(word);
+    }
+
+    /// Frees one block's word, whichever client's it is.
+    #[inline(always)]
+    fn put_one(&self, word: u64) {
         let is_ours = RawPage::from_bits(word).client() == u32::from(self.client_index);
         if !(is_ours && self.put_word(word)) {
             free_run_slowly(&[word]);
@@ -132,16 +131,35 @@ impl LaneClient<'_> {
         }
         let words = words_of_slots(slots);
         self.put_words(words, &mut free_run_slowly);
-        clear(words);
+        block_copy::clear(words);
     }
 
     /// Frees what is in the list and leaves it empty.
     #[inline]
     pub(crate) fn put_list(&self, list: &mut Vec<Page>) {
-        let words = words_of_pages(list);
-        self.put_words(words, &mut free_run_slowly);
+        match words_of_pages(list) {
+            &[word] => self.put_one(word),
+            words => self.put_words(words, &mut free_run_slowly),
+        }
         // SAFETY: 0 is not above the capacity, and nothing below it need be initialised. The
         // pages were freed just now by their words, so they must not be dropped.
         unsafe { list.set_len(0) };
+    }
+}
+
+/// Closes up over words that are no pages. None is ever granted, but it is not this process alone
+/// that could have written one.
+#[cold]
+fn without_zeros(words: &mut [MaybeUninit<u64>]) -> Taken {
+    let mut count = 0;
+    for index in 0..words.len() {
+        // SAFETY: the caller hands in words that were taken, which writes all of them.
+        let word = unsafe { words[index].assume_init() };
+        words[count].write(word);
+        count += usize::from(word != 0);
+    }
+    Taken {
+        count,
+        miss: Some(Miss::Empty),
     }
 }

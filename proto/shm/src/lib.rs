@@ -38,6 +38,8 @@ pub mod words;
 #[cfg(not(loom))]
 mod attached;
 #[cfg(not(loom))]
+mod block_copy;
+#[cfg(not(loom))]
 mod client_handle;
 #[cfg(not(loom))]
 mod lane_pages;

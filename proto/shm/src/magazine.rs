@@ -8,7 +8,7 @@
 use core::mem::MaybeUninit;
 
 use crate::ring::{BadCursors, advanced};
-use crate::slots;
+use crate::slots::{self, Copied};
 use crate::sync::{AtomicU32, AtomicU64, Relaxed};
 
 /// A magazine, wherever its words live.
@@ -34,16 +34,16 @@ impl Magazine<'_> {
     }
 
     /// Takes up to `out.len()` of the newest blocks, in the order in which they were pushed, so
-    /// that a run given back whole comes back as a run; returns how many.
+    /// that a run given back whole comes back as a run.
     #[inline(always)]
-    pub fn pop(&self, out: &mut [MaybeUninit<u64>]) -> usize {
+    pub fn pop(&self, out: &mut [MaybeUninit<u64>]) -> Copied {
         let top = self.top.load(Relaxed);
         let there = top.wrapping_sub(self.bottom.load(Relaxed)) as usize;
         let count = there.min(self.slots.len()).min(out.len());
         let new_top = receded(top, count);
-        slots::copy_out(self.slots, new_top, &mut out[..count]);
+        let has_zero = slots::copy_out(self.slots, new_top, &mut out[..count]);
         self.top.store(new_top, Relaxed);
-        count
+        Copied { count, has_zero }
     }
 
     /// Takes the newest block, unless there is none (then 0).
@@ -54,31 +54,39 @@ impl Magazine<'_> {
             return 0;
         }
         let new_top = receded(top, 1);
-        let word = slots::load(self.slots, new_top);
+        let word = slots::load_own(self.slots, new_top);
         self.top.store(new_top, Relaxed);
         word
     }
 
-    /// Pushes as many of `words` as there is room for; returns how many.
+    /// Pushes as many of `words` as there is room for, if those agree with `first` in the bits of
+    /// `mask`; says how many, and how many are in it now. None if they do not agree, and then
+    /// nothing was pushed.
     #[inline(always)]
-    pub fn push(&self, words: &[u64]) -> usize {
-        let count = words.len().min(self.slots.len() - self.len());
+    pub fn push_alike(&self, words: &[u64], first: u64, mask: u64) -> Option<(usize, usize)> {
         let top = self.top.load(Relaxed);
-        slots::copy_in(self.slots, top, &words[..count]);
+        let there = top.wrapping_sub(self.bottom.load(Relaxed)) as usize;
+        let there = there.min(self.slots.len());
+        let count = words.len().min(self.slots.len() - there);
+        let differences = slots::copy_in(self.slots, top, &words[..count], first);
+        if differences & mask != 0 {
+            return None;
+        }
         self.top.store(advanced(top, count), Relaxed);
-        count
+        Some((count, there + count))
     }
 
-    /// Pushes one block, if there is room; returns how many.
+    /// Pushes one block if fewer than `limit` are in it (and there is room); says whether.
     #[inline(always)]
-    pub fn push_one(&self, word: u64) -> usize {
+    pub fn push_one_below(&self, word: u64, limit: u32) -> bool {
         let top = self.top.load(Relaxed);
-        if self.len() == self.slots.len() {
-            return 0;
+        let count = top.wrapping_sub(self.bottom.load(Relaxed));
+        if count >= limit || count as usize >= self.slots.len() {
+            return false;
         }
-        slots::store(self.slots, top, word);
+        slots::store_own(self.slots, top, word);
         self.top.store(advanced(top, 1), Relaxed);
-        1
+        true
     }
 
     /// Moves the bottom up over `count` blocks, which the caller has copied elsewhere.
@@ -166,7 +174,7 @@ mod tests {
         #[test]
         fn it_behaves_as_a_bounded_deque(
             start: u32,
-            moves in proptest::collection::vec((0u8..4, 0usize..12), 0..60),
+            moves in proptest::collection::vec((0u8..5, 0usize..12), 0..60),
         ) {
             let store = Store::starting_at(start);
             let magazine = store.magazine();
@@ -176,18 +184,28 @@ mod tests {
                     0 => {
                         let words: Vec<u64> = (next..next + count as u64).collect();
                         next += count as u64;
-                        let pushed = magazine.push(&words);
+                        let (pushed, nr_cached) = magazine.push_alike(&words, 0, 0).unwrap();
+                        assert_eq!(nr_cached, model.len() + pushed);
                         assert_eq!(pushed, count.min(8 - model.len()));
                         model.extend(&words[..pushed]);
                     }
                     1 => {
                         let mut out = vec![0; count];
-                        let popped = magazine.pop(slots::as_uninit(&mut out));
+                        let popped = magazine.pop(slots::as_uninit(&mut out)).count;
                         assert_eq!(popped, count.min(model.len()));
                         let expected: Vec<u64> = model.split_off(model.len() - popped).into();
                         assert_eq!(&out[..popped], expected);
                     }
                     2 => assert_eq!(magazine.pop_one(), model.pop_back().unwrap_or(0)),
+                    3 => {
+                        let limit = u32::try_from(count).unwrap();
+                        let is_pushed = magazine.push_one_below(next, limit);
+                        assert_eq!(is_pushed, model.len() < count.min(8));
+                        if is_pushed {
+                            model.push_back(next);
+                            next += 1;
+                        }
+                    }
                     _ => {
                         let mut out = vec![0; count];
                         let peeked = magazine.peek_bottom(&mut out);
@@ -220,8 +238,9 @@ mod tests {
             store.magazine().span_checked(),
             Err(BadCursors { head: 1, tail: 0 })
         );
-        assert_eq!(store.magazine().push(&[1, 2]), 0);
+        assert_eq!(store.magazine().push_alike(&[1, 2], 1, 0), Some((0, 8)));
+        assert!(!store.magazine().push_one_below(1, u32::MAX));
         let mut out = [0; 20];
-        assert_eq!(store.magazine().pop(slots::as_uninit(&mut out)), 8);
+        assert_eq!(store.magazine().pop(slots::as_uninit(&mut out)).count, 8);
     }
 }

@@ -306,9 +306,10 @@ impl Class {
 
     /// The class at `index`, below [`NR_CLASSES`].
     #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "just found to be below 15")]
     pub const fn from_index(index: usize) -> Option<Class> {
         if index < NR_CLASSES {
-            Some(Class::ALL[index])
+            Some(Class(index as u8))
         } else {
             None
         }

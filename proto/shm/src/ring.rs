@@ -11,7 +11,7 @@
 use core::cell::Cell;
 use core::mem::MaybeUninit;
 
-use crate::slots;
+use crate::slots::{self, Copied};
 use crate::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// A ring, wherever its words live.
@@ -42,11 +42,11 @@ impl Ring<'_> {
         u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
     }
 
-    /// Takes as many words as there are, up to `out.len()`; returns how many.
+    /// Takes as many words as there are, up to `out.len()`.
     ///
     /// `tail_seen` is the tail as it was last looked at.
     #[inline(always)]
-    pub fn pop(&self, tail_seen: &Cell<u32>, out: &mut [MaybeUninit<u64>]) -> usize {
+    pub fn pop(&self, tail_seen: &Cell<u32>, out: &mut [MaybeUninit<u64>]) -> Copied {
         let head = self.head.load(Relaxed);
         let mut nr_there = self.bounded(tail_seen.get().wrapping_sub(head));
         if nr_there < out.len() {
@@ -55,10 +55,10 @@ impl Ring<'_> {
             nr_there = self.bounded(tail_seen.get().wrapping_sub(head));
         }
         let count = nr_there.min(out.len());
-        slots::copy_out(self.slots, head, &mut out[..count]);
+        let has_zero = slots::copy_out(self.slots, head, &mut out[..count]);
         // SYNC(ring.head): the slots before it have been read and may be written again.
         self.head.store(advanced(head, count), Release);
-        count
+        Copied { count, has_zero }
     }
 
     /// Room for words, looking at the peer's cursor only if that seen last leaves less than
@@ -82,7 +82,7 @@ impl Ring<'_> {
     pub fn push(&self, head_seen: &Cell<u32>, words: &[u64]) -> usize {
         let count = self.room_for(head_seen, words.len()).min(words.len());
         let tail = self.tail.load(Relaxed);
-        slots::copy_in(self.slots, tail, &words[..count]);
+        slots::copy_in(self.slots, tail, &words[..count], 0);
         // SYNC(ring.tail): publishes the slots just written.
         self.tail.store(advanced(tail, count), Release);
         count
@@ -201,7 +201,7 @@ mod tests {
                 Ok(3)
             );
             let mut out = [0; 4];
-            assert_eq!(store.ring().pop(&seen, slots::as_uninit(&mut out)), 3);
+            assert_eq!(store.ring().pop(&seen, slots::as_uninit(&mut out)).count, 3);
             for word in &out[..3] {
                 assert_eq!(*word, expected);
                 expected += 1;
@@ -245,7 +245,8 @@ mod tests {
         assert_eq!(
             store
                 .ring()
-                .pop(&Cell::new(77), slots::as_uninit(&mut [0; 2])),
+                .pop(&Cell::new(77), slots::as_uninit(&mut [0; 2]))
+                .count,
             0
         );
         assert_eq!(store.ring().push(&Cell::new(1), &[1]), 0);
