@@ -27,6 +27,8 @@ use crate::window::{NO_EPOCH, Window, is_closed};
 pub(crate) const TAKE_MAX: usize = 2048;
 /// Entry of `class_of` for what no lane caches: the class record that is never filled.
 const NO_CLASS: u8 = 15;
+/// Entries of `class_of`: 4 bits of order, 2 of migratetype, 3 of zone.
+const NR_KEYS: usize = 512;
 
 /// Why a lane gave fewer blocks than were asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -97,8 +99,10 @@ pub struct LaneClient<'a> {
     pub(crate) client_index: u8,
     pub(crate) returns_head_seen: Cell<u32>,
     grants_tail_seen: [Cell<u32>; CLASS_SLOTS],
-    /// Class index by the six bits of order and migratetype.
-    class_of: [u8; 64],
+    pageblock_order: u8,
+    /// Class index by the bits of order, migratetype and zone, as of the last look at the lane's
+    /// settings.
+    class_of: [Cell<u8>; NR_KEYS],
     /// What the fast paths need of each class, in one place; none where only the slow ones may go:
     /// where no class is, where a real fence is needed, and in a forked child.
     pub(crate) fast: [Option<FastClass<'a>>; 16],
@@ -143,16 +147,6 @@ impl<'a> LaneClient<'a> {
         terms: LaneTerms,
         doorbell: Option<&'a Doorbell>,
     ) -> Option<LaneClient<'a>> {
-        let mut class_of = [NO_CLASS; 64];
-        for (key, entry) in (0..).zip(&mut class_of) {
-            let class = Class::of(RawPage::of_class_key(key), terms.pageblock_order);
-            let index = class
-                .map(Class::index)
-                .filter(|&index| index < LANE_CLASSES);
-            *entry = index
-                .and_then(|index| u8::try_from(index).ok())
-                .unwrap_or(NO_CLASS);
-        }
         let lane = segment.lane(index)?;
         let fast = core::array::from_fn(|index| {
             (terms.registered && index < LANE_CLASSES).then(|| FastClass {
@@ -161,7 +155,7 @@ impl<'a> LaneClient<'a> {
                 slots: lane.magazine(index),
             })
         });
-        Some(LaneClient {
+        let client = LaneClient {
             lane: Some(lane),
             segment: Some(segment),
             doorbell,
@@ -171,9 +165,12 @@ impl<'a> LaneClient<'a> {
             client_index: u8::try_from(terms.client_index).ok()?,
             returns_head_seen: Cell::new(0),
             grants_tail_seen: [const { Cell::new(0) }; CLASS_SLOTS],
-            class_of,
+            pageblock_order: u8::try_from(terms.pageblock_order).ok()?,
+            class_of: [const { Cell::new(NO_CLASS) }; NR_KEYS],
             fast,
-        })
+        };
+        client.learn_classes(lane);
+        Some(client)
     }
 
     /// Fills `out` from the front with blocks of a class.
@@ -355,6 +352,7 @@ impl<'a> LaneClient<'a> {
                 // As if the ring were empty: the next take looks at the daemon's cursor.
                 seen.set(lane.class(index).client.grants_head.load(Relaxed));
             }
+            self.learn_classes(lane);
             self.epoch.store(epoch, Relaxed);
         }
         // SYNC(lane.retired): pairs with the fence in `retire`: one of the two sees the other.
@@ -380,13 +378,31 @@ impl<'a> LaneClient<'a> {
         self.retired.load(Relaxed)
     }
 
-    /// The class record of a word, by its order and migratetype.
-    #[inline(always)]
-    pub(crate) fn class_index(&self, word: u64) -> usize {
-        usize::from(self.class_of[RawPage::from_bits(word).class_key()])
+    /// Looks up which blocks may lie in which magazine: that changes only with a recall, so the
+    /// fast paths take it from a table.
+    fn learn_classes(&self, lane: &Lane) {
+        for (key, entry) in (0..).zip(&self.class_of) {
+            let raw = RawPage::of_class_key(key);
+            let class = Class::of(raw, u32::from(self.pageblock_order));
+            let index = class.map(Class::index).filter(|&index| {
+                index < LANE_CLASSES
+                    && lane.class(index).settings.zones.load(Relaxed) >> raw.zone() & 1 == 1
+            });
+            entry.set(
+                index
+                    .and_then(|index| u8::try_from(index).ok())
+                    .unwrap_or(NO_CLASS),
+            );
+        }
     }
 
-    /// The class of a word, if lanes cache such blocks.
+    /// The class record of a word, by its order, migratetype and zone.
+    #[inline(always)]
+    pub(crate) fn class_index(&self, word: u64) -> usize {
+        usize::from(self.class_of[RawPage::from_bits(word).class_key()].get())
+    }
+
+    /// The class whose magazine a word may go to, if there is one.
     #[inline(always)]
     pub(crate) fn class(&self, word: u64) -> Option<Class> {
         Class::from_index(self.class_index(word))
@@ -423,10 +439,4 @@ impl<'a> LaneClient<'a> {
 #[inline(always)]
 pub(crate) fn reach_of(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX).max(1)
-}
-
-/// Whether blocks of this word's zone may lie in the class's magazine.
-#[inline(always)]
-pub(crate) fn is_zone_cached(words: &ClassWords, word: u64) -> bool {
-    words.settings.zones.load(Relaxed) >> RawPage::from_bits(word).zone() & 1 == 1
 }

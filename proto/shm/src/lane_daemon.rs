@@ -74,7 +74,8 @@ pub struct ClassSettings {
     pub high: u32,
     /// Blocks in `grants` below which the client rings.
     pub low_mark: u32,
-    /// Bit per zone index: blocks of these zones may lie in the magazine; others go home.
+    /// Bit per zone index: blocks of these zones may lie in the magazine; others go home. The
+    /// client looks at it when it first uses the lane and after each recall.
     pub zones: u32,
 }
 

@@ -5,7 +5,7 @@
 //! [`lane_client`](crate::lane_client).
 
 use crate::control::ControlSegment;
-use crate::lane_client::{LaneClient, Miss, is_zone_cached, reach_of};
+use crate::lane_client::{LaneClient, Miss, reach_of};
 use crate::lane_daemon::{magazine, returns_ring, window};
 use crate::layout::{Lane, RETURNS};
 use crate::raw::{Class, KEY_MASK, RawPage};
@@ -32,7 +32,6 @@ impl LaneClient<'_> {
     #[inline(always)]
     pub(crate) fn put_word(&self, word: u64) -> bool {
         if let Some(fast) = &self.fast[self.class_index(word) & 15]
-            && is_zone_cached(fast.words, word)
             && self.try_enter(fast.lane, 1)
         {
             let high = fast.words.settings.high.load(Relaxed);
@@ -74,7 +73,6 @@ impl LaneClient<'_> {
     #[inline]
     fn put_front(&self, words: &[u64], first: u64) -> usize {
         if let Some(fast) = &self.fast[self.class_index(first) & 15]
-            && is_zone_cached(fast.words, first)
             && self.try_enter(fast.lane, reach_of(words.len()))
         {
             let pushed = fast.magazine().push_alike(words, first, KEY_MASK);
@@ -114,9 +112,7 @@ impl LaneClient<'_> {
     #[inline(never)]
     fn put_run(&self, run: &[u64], first: u64) -> bool {
         let Some(lane) = self.lane else { return false };
-        let class = self.class(first);
-        let Some(class) = class.filter(|class| is_zone_cached(lane.class(class.index()), first))
-        else {
+        let Some(class) = self.class(first) else {
             return self.put_uncached(lane, run);
         };
         if let Err(miss) = self.enter(lane, reach_of(run.len())) {

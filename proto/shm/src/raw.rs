@@ -192,13 +192,13 @@ impl RawPage {
         RawPage(self.0 & !mask | ((client as u64) << CLIENT_SHIFT & mask))
     }
 
-    /// Order and migratetype as one number of 6 bits.
+    /// Order, migratetype and zone as one number of 9 bits.
     #[inline(always)]
     pub(crate) const fn class_key(self) -> usize {
-        self.field(ORDER_SHIFT, 6) as usize
+        self.field(ORDER_SHIFT, CLIENT_SHIFT - ORDER_SHIFT) as usize
     }
 
-    /// A word of pfn 0 with this order and migratetype.
+    /// A word of pfn 0 with this order, migratetype and zone.
     pub(crate) const fn of_class_key(key: u64) -> RawPage {
         RawPage(key << ORDER_SHIFT)
     }
