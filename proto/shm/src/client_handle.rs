@@ -73,29 +73,9 @@ enum Served<'a> {
     Not(Miss),
 }
 
-impl Served<'_> {
-    #[inline(always)]
-    fn lane(&self) -> Result<&LaneClient<'static>, Miss> {
-        match self {
-            Served::Own(lane) => Ok(lane),
-            Served::Shared(shared) => Ok(shared.lane),
-            Served::Not(miss) => Err(*miss),
-        }
-    }
-}
-
 /// The operations that every handle has, over whichever lane serves it.
 macro_rules! lane_operations {
     () => {
-        /// The lane that serves an operation.
-        #[inline(always)]
-        fn served(&self) -> Served<'_> {
-            match self.own_lane() {
-                Some(lane) => Served::Own(lane),
-                None => self.served_slowly(),
-            }
-        }
-
         /// Takes one block.
         #[inline]
         pub fn take_one(&self, class: Class) -> Result<Page, Miss> {
@@ -112,10 +92,9 @@ macro_rules! lane_operations {
             if slots.is_empty() {
                 return Taken::NOTHING_ASKED;
             }
-            match self.served().lane() {
-                Ok(lane) => lane.fill_pages(class, slots),
-                Err(_) if slots.iter().all(Option::is_some) => Taken::NOTHING_ASKED,
-                Err(miss) => Taken::nothing(miss),
+            match self.own_lane() {
+                Some(lane) => lane.fill_pages(class, slots),
+                None => self.served_slowly().fill(class, slots),
             }
         }
 
@@ -125,9 +104,9 @@ macro_rules! lane_operations {
             if count == 0 {
                 return Taken::NOTHING_ASKED;
             }
-            match self.served().lane() {
-                Ok(lane) => lane.take_pages_into(class, count, list),
-                Err(miss) => Taken::nothing(miss),
+            match self.own_lane() {
+                Some(lane) => lane.take_pages_into(class, count, list),
+                None => self.served_slowly().take_into(class, count, list),
             }
         }
 
@@ -143,28 +122,75 @@ macro_rules! lane_operations {
         /// Frees what is in the slots, of whichever clients, and leaves them empty.
         #[inline]
         pub fn put_slots(&self, slots: &mut [Option<Page>]) {
-            match self.served().lane() {
-                Ok(lane) => lane.put_slots(slots),
-                Err(_) => slots.fill_with(|| None),
+            match self.own_lane() {
+                Some(lane) => lane.put_slots(slots),
+                None => self.served_slowly().put_slots(slots),
             }
         }
 
         /// Frees what is in the list, of whichever clients, and leaves it empty.
         #[inline]
         pub fn put_list(&self, list: &mut Vec<Page>) {
-            match self.served().lane() {
-                Ok(lane) => lane.put_list(list),
-                Err(_) => list.clear(),
+            match self.own_lane() {
+                Some(lane) => lane.put_list(list),
+                None => self.served_slowly().put_list(list),
             }
         }
 
         /// Says that `count` blocks of a class were asked for and not there, and rings.
         pub fn want(&self, class: Class, count: u32) {
-            if let Ok(lane) = self.served().lane() {
-                lane.want(class, count);
+            match self.own_lane() {
+                Some(lane) => lane.want(class, count),
+                None => self.served_slowly().want(class, count),
             }
         }
     };
+}
+
+/// The same over a lane that is not simply the thread's own.
+impl Served<'_> {
+    fn lane(&self) -> Result<&LaneClient<'static>, Miss> {
+        match self {
+            Served::Own(lane) => Ok(lane),
+            Served::Shared(shared) => Ok(shared.lane),
+            Served::Not(miss) => Err(*miss),
+        }
+    }
+
+    fn fill(&self, class: Class, slots: &mut [Option<Page>]) -> Taken {
+        match self.lane() {
+            Ok(lane) => lane.fill_pages(class, slots),
+            Err(_) if slots.iter().all(Option::is_some) => Taken::NOTHING_ASKED,
+            Err(miss) => Taken::nothing(miss),
+        }
+    }
+
+    fn take_into(&self, class: Class, count: usize, list: &mut Vec<Page>) -> Taken {
+        match self.lane() {
+            Ok(lane) => lane.take_pages_into(class, count, list),
+            Err(miss) => Taken::nothing(miss),
+        }
+    }
+
+    fn put_slots(&self, slots: &mut [Option<Page>]) {
+        match self.lane() {
+            Ok(lane) => lane.put_slots(slots),
+            Err(_) => slots.fill_with(|| None),
+        }
+    }
+
+    fn put_list(&self, list: &mut Vec<Page>) {
+        match self.lane() {
+            Ok(lane) => lane.put_list(list),
+            Err(_) => list.clear(),
+        }
+    }
+
+    fn want(&self, class: Class, count: u32) {
+        if let Ok(lane) = self.lane() {
+            lane.want(class, count);
+        }
+    }
 }
 
 impl ClientHandle {

@@ -58,6 +58,7 @@ pub struct Taken {
     pub miss: Option<Miss>,
 }
 
+#[cfg(not(loom))]
 impl Taken {
     /// What a take of nothing brings.
     pub(crate) const NOTHING_ASKED: Taken = Taken {

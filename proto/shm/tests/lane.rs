@@ -13,6 +13,7 @@ use hugepool_shm::lane_client::{LaneClient, LaneTerms, Miss};
 use hugepool_shm::lane_daemon::{ClassSettings, LaneDaemon, TakeState};
 use hugepool_shm::layout::{PAGE_GRANTS, PAGE_MAGAZINE, RETURNS};
 use hugepool_shm::raw::{Class, PageParts, RawMigratetype, RawPage};
+use hugepool_shm::scribble::LaneWord;
 
 const TERMS: LaneTerms = LaneTerms {
     client_index: 2,
@@ -356,4 +357,55 @@ fn a_retired_lane_frees_into_the_map() {
     client.put_one_raw(one);
     assert!(settled(&mut daemon).is_empty());
     assert_eq!(freed(&segment), [1]);
+}
+
+#[test]
+fn a_signal_handler_in_the_middle_of_an_operation_is_refused_and_loses_nothing() {
+    let segment = segment();
+    let mut daemon = daemon(&segment);
+    let client = LaneClient::new(&segment, 0, TERMS, None).unwrap();
+    daemon
+        .grant(Class::PAGE, &(0..9).map(page).collect::<Vec<_>>())
+        .unwrap();
+    let held = take(&client, Class::PAGE, 5);
+    // As the handler finds it: the thread stands in the window.
+    assert!(segment.scribble(0, LaneWord::Busy, 7));
+    assert_eq!(client.take_one_raw(Class::PAGE), Err(Miss::Reentered));
+    let mut out = [RawPage::default(); 3];
+    let taken = client.take_raw(Class::PAGE, &mut out);
+    assert_eq!((taken.count, taken.miss), (0, Some(Miss::Reentered)));
+    client.put_one_raw(held[0]);
+    client.put_raw(&held[1..4]);
+    assert_eq!(segment.peek(0, LaneWord::Busy), Some(7));
+    assert!(settled(&mut daemon).is_empty());
+    assert_eq!(freed(&segment), [0, 1, 2, 3]);
+
+    assert!(segment.scribble(0, LaneWord::Busy, 0));
+    client.put_one_raw(held[4]);
+    assert_eq!(take(&client, Class::PAGE, 9).len(), 5);
+}
+
+#[test]
+fn without_the_barrier_a_lane_does_the_same() {
+    let terms = LaneTerms {
+        registered: false,
+        ..TERMS
+    };
+    let segment = segment();
+    let mut daemon = daemon(&segment);
+    let client = LaneClient::new(&segment, 0, terms, None).unwrap();
+    daemon
+        .grant(Class::PAGE, &(0..200).map(page).collect::<Vec<_>>())
+        .unwrap();
+    let first = take(&client, Class::PAGE, 100);
+    client.put_raw(&first[..30]);
+    first[30..]
+        .iter()
+        .for_each(|&page| client.put_one_raw(page));
+    assert_eq!(client.take_one_raw(Class::PAGE), Ok(first[99]));
+    let mut home = settled(&mut daemon);
+    daemon.close();
+    daemon.try_take(false, &mut home).unwrap();
+    assert_eq!(home.len(), 199);
+    assert_eq!(client.take_one_raw(Class::PAGE), Err(Miss::Closed));
 }
