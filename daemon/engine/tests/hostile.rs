@@ -3,6 +3,9 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use hugepool_engine::{ClaimedRun, ClientState, Command, Effect, FreeBulk, Misuse};
 use hugepool_mm::Pfn;
 use hugepool_shm::raw::{PageParts, RawPage};
@@ -260,4 +263,58 @@ fn a_free_map_full_of_nonsense_costs_its_budget_and_no_page() {
     assert_eq!(rig.client(victim.id).lent, before);
     assert!(rig.client(tenant.id).nr_misuses >= 20);
     rig.verify();
+}
+
+/// Seen to fail: one look at the mark for what to lend, and another for what to put aside.
+#[test]
+fn a_mark_that_changes_while_it_is_looked_at_doubles_no_page() {
+    let mut rig = Rig::new(2);
+    let spec = rig.spec(4000);
+    // It never says that it has caught up, so the marks are looked at for each block.
+    let tenant = rig.attach(spec, 1);
+    let segment = tenant.segment.clone();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                for mark in [segment.announced(0), 0] {
+                    segment.mark_mapped(0, mark);
+                }
+            }
+        });
+        // However this ends, the other thread does.
+        let _over = Over(&is_over);
+        for _ in 0..3000 {
+            let reply = rig.alloc(tenant.id, 0, 100);
+            let pfns: Vec<u32> = reply
+                .runs
+                .iter()
+                .flat_map(|run| (run.first.get()..).take(run.nr_blocks as usize))
+                .collect();
+            let distinct: BTreeSet<&u32> = pfns.iter().collect();
+            assert_eq!(distinct.len(), pfns.len());
+            let runs = reply.runs.iter().map(|run| ClaimedRun {
+                first_pfn: run.first.get(),
+                nr_blocks: run.nr_blocks,
+                order: 0,
+                generation: run.generation,
+            });
+            let free = FreeBulk {
+                request_id: 0,
+                acknowledged: 0,
+                runs: runs.collect(),
+            };
+            let freed = rig.engine.free_bulk(tenant.id, &free).unwrap();
+            assert_eq!(freed.nr_blocks, reply.nr_blocks);
+        }
+    });
+    rig.verify();
+}
+
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
