@@ -17,6 +17,10 @@ const REST_EVERY: u64 = 5;
 
 /// Simulates the engine under clients and operators drawn from a seed.
 #[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Exit status: 0 all held, 2 usage, 3 a broken invariant (the command that replays \
+                  it is printed)."
+)]
 pub struct RunArgs {
     /// The first seed; the same seed gives the same run.
     #[arg(long, default_value_t = 1)]
@@ -33,6 +37,9 @@ pub struct RunArgs {
     /// Prints a line for each step.
     #[arg(long)]
     trace: bool,
+    /// Takes this step for broken: how a failure is reported can be tried by it.
+    #[arg(long, hide = true)]
+    break_at: Option<u64>,
     /// Checks the whole structure every so many steps.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     verify_every: u64,
@@ -107,6 +114,9 @@ fn simulate(args: &RunArgs, seed: u64) -> Result<Outcome, Failure> {
 
 fn one_step(args: &RunArgs, world: &mut World, step: u64) -> Result<(), Broken> {
     world.step(step)?;
+    if args.break_at == Some(step) {
+        return Err("as it was told".to_owned());
+    }
     world.check_conservation()?;
     if (step + 1).is_multiple_of(args.verify_every) {
         world.check_structure()?;

@@ -8,6 +8,7 @@ use crate::hotplug::Manner;
 use crate::id::{ClientId, Now};
 use crate::outside::Outside;
 use crate::report::OperationKind;
+use crate::worker::publish_allowance;
 use crate::{Engine, num};
 
 impl Engine {
@@ -181,6 +182,7 @@ impl Engine {
         for &id in &ids {
             if let Some(client) = self.clients.get_mut(id) {
                 client.ceiling_pages = ceiling_pages;
+                publish_allowance(client, &self.custody);
             }
         }
         Ok(Reply::Limits {

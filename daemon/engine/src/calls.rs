@@ -17,6 +17,7 @@ use crate::ledger::{Answer, Known};
 use crate::num;
 use crate::outside::Outside;
 use crate::report::ClientState;
+use crate::worker::publish_allowance;
 use crate::zones::Zones;
 
 impl Engine {
@@ -133,6 +134,7 @@ impl Engine {
                 }
             }
         }
+        publish_allowance(client, &self.custody);
         self.nr_misuses += u64::from(reply.nr_refused);
         if request.request_id != 0 {
             client
@@ -209,14 +211,15 @@ impl Engine {
             }
             (shortfall, _) => shortfall,
         };
-        if request_id != 0
-            && let Some(client) = self.clients.get_mut(session)
-        {
-            let answer = Answer::Alloc {
-                reply: reply.clone(),
-                is_final,
-            };
-            client.ledger.remember(request_id, answer);
+        if let Some(client) = self.clients.get_mut(session) {
+            publish_allowance(client, &self.custody);
+            if request_id != 0 {
+                let answer = Answer::Alloc {
+                    reply: reply.clone(),
+                    is_final,
+                };
+                client.ledger.remember(request_id, answer);
+            }
         }
         match reply.shortfall {
             Some(shortfall) if !is_final => AllocOutcome::Waiting {

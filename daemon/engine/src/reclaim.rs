@@ -16,7 +16,7 @@ use crate::num;
 use crate::outside::{Effect, Outside};
 use crate::recall::close_lanes;
 use crate::report::ClientState;
-use crate::worker::Sick;
+use crate::worker::{Sick, publish_allowance};
 use crate::{CallError, Engine};
 
 /// Why a segment was closed, as its client reads it.
@@ -52,8 +52,6 @@ impl Engine {
         let id = self.enter(spec, now)?;
         announce_all(&self.custody, &segment);
         let client = self.clients.get_mut(id).expect("it has just been entered");
-        let most = client.ceiling_pages.unwrap_or(u64::MAX);
-        segment.set_claim_allowance(most);
         let lanes = (0..shape.nr_lanes).filter_map(|at| LaneDaemon::new(segment.clone(), at));
         client.link = Some(Link {
             lanes: lanes.map(Lane::new).collect(),
@@ -66,6 +64,7 @@ impl Engine {
             is_told_awake: true,
             nr_fruitless: 0,
         });
+        publish_allowance(client, &self.custody);
         self.bounds_version += 1;
         self.refresh_bounds(id);
         let text = format!("client {id} attaches");

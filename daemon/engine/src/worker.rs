@@ -85,6 +85,7 @@ impl Engine {
         let before = client.nr_misuses;
         let mut served = Served::default();
         let health = serve(client, &mut self.custody, now, &mut served);
+        publish_allowance(client, &self.custody);
         let Served { nr_home, nr_lent } = served;
         self.nr_misuses += client.nr_misuses - before;
         if let Some(link) = &mut client.link {
@@ -164,6 +165,16 @@ impl Engine {
                 lane.publish(&link.bounds);
             }
         }
+    }
+}
+
+/// Tells a client how many pages it may still claim from others (PROTOCOLS P9).
+pub(crate) fn publish_allowance(client: &Client, custody: &Custody) {
+    if let Some(link) = &client.link {
+        let account = custody.owners.tally().client(client.id);
+        let owned = account.map_or(0, |account| account.pages);
+        let most = client.ceiling_pages.unwrap_or(u64::MAX);
+        link.segment.set_claim_allowance(most.saturating_sub(owned));
     }
 }
 

@@ -46,6 +46,7 @@ impl Words {
     }
 
     /// The words themselves.
+    #[inline]
     pub fn cells(&self) -> &[AtomicU64] {
         self.storage
             .words64(0, self.len)
