@@ -81,6 +81,16 @@ fn escaped(tail: &[u8]) -> Option<u8> {
     u8::try_from(high * 16 + low).ok()
 }
 
+/// Whether an escape is one that mail programs write: of an equals sign, of a byte that is not
+/// ASCII, or of a blank at the end of a line. `nr_taken=128` is none, though 12 is hexadecimal.
+fn is_mailers(tail: &[u8]) -> bool {
+    match escaped(tail) {
+        Some(b'=' | 0x80..) => true,
+        Some(b' ' | b'\t') => matches!(tail.get(2), None | Some(b'\n' | b'=')),
+        _ => false,
+    }
+}
+
 /// Whether every equals sign (but few) is one that quoted-printable text can have, and there is one.
 ///
 /// A soft break ends a line of at most 76 characters; a line of equals signs is a rule, not a break.
@@ -102,7 +112,7 @@ fn is_quoted_printable(bytes: &[u8]) -> bool {
             } else {
                 good += 1
             }
-        } else if escaped(tail).is_some() {
+        } else if is_mailers(tail) {
             good += 1;
         } else {
             bad += 1;
@@ -112,7 +122,7 @@ fn is_quoted_printable(bytes: &[u8]) -> bool {
             }
         }
     }
-    good > 0 && bad * 4 <= good
+    good > 0 && bad * 8 <= good
 }
 
 /// Decodes quoted-printable text, and keeps the number of the first line of each joined one.
@@ -176,6 +186,12 @@ mod tests {
     fn a_rule_of_equals_signs_is_no_soft_break() {
         let cleaned = clean(b"Address range\n=====\n0x0-0x1\n");
         assert_eq!(cleaned.text.as_ref(), b"Address range\n=====\n0x0-0x1\n");
+    }
+
+    #[test]
+    fn keys_with_values_are_no_escapes() {
+        let text = b"nr_scanned=100 nr_taken=12\nzone_start=4096 zone_end=229376\norder=20\n";
+        assert!(matches!(clean(text).text, Cow::Borrowed(_)));
     }
 
     #[test]

@@ -107,6 +107,10 @@ impl Ftrace {
         let Some(migratetype) = fields.word(b"migratetype") else {
             return trace_event::lacking(found, line, draft);
         };
+        let gfp = fields.rest_after(b"gfp_flags");
+        if gfp.is_none() && line.wraps {
+            return Outcome::More;
+        }
         // No kernel hands out page frame 0: it is printed for a null page. The other value is -1.
         let failed = pfn == 0 || pfn == u64::MAX || page_is_null;
         let kind = if failed {
@@ -118,8 +122,7 @@ impl Ftrace {
         event.pfn = (!failed).then_some(pfn);
         event.order = u32::try_from(order).ok();
         event.migratetype = std::str::from_utf8(migratetype).ok();
-        event.gfp = fields
-            .rest_after(b"gfp_flags")
+        event.gfp = gfp
             .and_then(|gfp| std::str::from_utf8(gfp).ok())
             .filter(|gfp| !gfp.is_empty());
         if event.gfp.is_none() || line.cut && !ends_in_flag(event.gfp) {

@@ -270,7 +270,7 @@ fn is_table_row(body: &[u8]) -> bool {
         let numbers = text::after(body, "]").map(|rest| {
             words(rest)
                 .take(3)
-                .filter(|word| text::dec(*word).is_some())
+                .filter(|word| text::dec(word).is_some())
                 .count()
         });
         return numbers == Some(3);

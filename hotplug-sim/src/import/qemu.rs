@@ -176,14 +176,17 @@ pub fn kind_of(driver: &str) -> Option<DeviceKind> {
     }
 }
 
-/// A name for a device that has none: its kind and how many of the kind were before it.
+/// A name for a device that has none: its kind and how many of the kind were before it, or the
+/// next number that is free.
 pub fn unnamed(kind: DeviceKind, draft: &Draft) -> String {
-    let before = draft
-        .devices
+    let devices = &draft.devices;
+    let before = devices
         .iter()
         .filter(|device| device.kind == Some(kind))
         .count();
-    format!("{}{before}", kind.name())
+    let names = (before..=before + devices.len()).map(|index| format!("{}{index}", kind.name()));
+    let mut free = names.filter(|name| devices.iter().all(|device| device.id != *name));
+    free.next().unwrap_or_default()
 }
 
 #[cfg(test)]

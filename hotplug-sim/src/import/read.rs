@@ -24,7 +24,7 @@ use super::qemu_args::QemuArgs;
 use super::qemu_monitor::QemuMonitor;
 use super::virtio_mem::VirtioMem;
 use super::zoneinfo::Zoneinfo;
-use super::{boot, daxctl, json, libvirt, shell, text};
+use super::{boot, daxctl, json, libvirt, shell, text, trace_prefix};
 
 /// Wrapped lines that nothing asked for are looked for so often only: a file of garbage has nothing else.
 const MOST_GUESSES: u32 = 1000;
@@ -357,6 +357,7 @@ fn may_continue(line: &Line<'_>, next: &Line<'_>) -> bool {
         && !next.logged
         && !matches!(noise(body), Some(Noise::Prompt(_) | Noise::Elision))
         && !body.starts_with(b"(qemu)")
+        && !trace_prefix::is_headed(body)
         && !line.cut
 }
 

@@ -130,6 +130,11 @@ impl<'a> Prefix<'a> {
     }
 }
 
+/// Whether a line begins as a trace has it: it is then no continuation of another.
+pub fn is_headed(text: &[u8]) -> bool {
+    cpu_bracket(text).is_some_and(|(open, _)| text[open..].windows(2).any(|two| two == b": "))
+}
+
 /// Where ` [006]` opens, and the number in it. Brackets in task names hold no bare number.
 fn cpu_bracket(before: &[u8]) -> Option<(usize, u32)> {
     let mut end = before.len();
