@@ -41,8 +41,8 @@ pub(crate) struct Inner {
     pub(crate) lanes: ClientHandle,
     pub(crate) control: ControlSegment,
     pub(crate) remote: Remote,
-    zones: Vec<ZonePlace>,
-    sections: Sections,
+    zones: Arc<[ZonePlace]>,
+    sections: Arc<Sections>,
     pub(crate) shape: Shape,
     pub(crate) max_order: u8,
     deadline: Duration,
@@ -65,15 +65,16 @@ impl Client {
         })?;
         let client_index = index.get();
         let place = Place::ask(&options, u8::try_from(client_index).unwrap_or(u8::MAX))?;
-        let sections = Sections::new(place.geometry.section_order, &place.zones);
-        sections.follow(&place.control, &place.zones);
+        let zones: Arc<[ZonePlace]> = place.zones.into();
+        let sections = Arc::new(Sections::new(place.geometry.section_order, &zones));
+        sections.follow(&place.control, &zones);
 
         let zone_bytes =
             |zone: &ZonePlace| ZoneBytes::of_zone_map(zone.map.clone(), zone.index.into());
         let bell = place.bell;
         let registration = Registration {
             control: place.control.clone(),
-            zones: place.zones.iter().map(zone_bytes).collect(),
+            zones: zones.iter().map(zone_bytes).collect(),
             doorbell: Doorbell::new(move || {
                 // A bell that cannot be rung belongs to a daemon that looks by itself now and then.
                 let _ = bell.ring();
@@ -84,12 +85,17 @@ impl Client {
         let lanes = index
             .register(registration)
             .map_err(|error| AttachError::Map(error.to_string()))?;
+        let of_follower = (sections.clone(), place.control.clone(), zones.clone());
+        lanes.follow_sections_by(move || {
+            let (sections, control, zones) = &of_follower;
+            sections.try_follow(control, zones)
+        });
         place.connection.confirm(place.registered, deadline)?;
         let inner = Inner {
             lanes,
             control: place.control,
             remote: Remote::new(place.pages_socket, place.token),
-            zones: place.zones,
+            zones,
             sections,
             shape: Shape {
                 pageblock_order: place.geometry.pageblock_order.into(),

@@ -5,7 +5,7 @@
 //! sections only. So neither waits for the other, and a section whose map failed costs a typed
 //! shortfall, not a fault.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, TryLockError};
 
 use hugepool_shm::control::ControlSegment;
 
@@ -46,6 +46,27 @@ impl Sections {
     pub(crate) fn follow(&self, control: &ControlSegment, zones: &[ZonePlace]) -> bool {
         // A panic under the lock can only have left work undone, which the next epoch repeats.
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        self.follow_locked(&mut done, control, zones)
+    }
+
+    /// The same, unless another thread is at it, or this very one, interrupted by a signal: then
+    /// false.
+    pub(crate) fn try_follow(&self, control: &ControlSegment, zones: &[ZonePlace]) -> bool {
+        let mut done = match self.done.try_lock() {
+            Ok(done) => done,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        self.follow_locked(&mut done, control, zones);
+        true
+    }
+
+    fn follow_locked(
+        &self,
+        done: &mut Done,
+        control: &ControlSegment,
+        zones: &[ZonePlace],
+    ) -> bool {
         let epoch = control.section_epoch();
         if done.epoch == Some(epoch) {
             return false;

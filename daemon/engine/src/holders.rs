@@ -23,6 +23,7 @@ struct Count {
     nr_in_flight: u64,
     nr_pinned: u64,
     nr_hot: u64,
+    nr_homeless: u64,
     blocks_by_order: Vec<u64>,
     pages_by_type: [u64; 3],
     first: Pfn,
@@ -35,6 +36,7 @@ impl Count {
             nr_in_flight: 0,
             nr_pinned: 0,
             nr_hot: 0,
+            nr_homeless: 0,
             blocks_by_order: vec![0; geometry.nr_orders()],
             pages_by_type: [0; 3],
             first,
@@ -81,7 +83,8 @@ impl Engine {
                 match self.standing(pfn, &lent) {
                     Standing::Pinned => count.nr_pinned += pages,
                     Standing::Free(_) if shift.is_hot(pfn) => count.nr_hot += pages,
-                    Standing::Free(_) | Standing::UnderWay | Standing::Fixed => {}
+                    Standing::Free(_) => count.nr_homeless += pages,
+                    Standing::UnderWay | Standing::Fixed => {}
                 }
             });
         }
@@ -178,6 +181,7 @@ impl Engine {
                     nr_in_flight: count.nr_in_flight,
                     nr_pinned: count.nr_pinned,
                     nr_hot: count.nr_hot,
+                    nr_homeless: count.nr_homeless,
                 })
             })
             .collect();

@@ -323,6 +323,9 @@ pub struct Holder {
     /// Pages of these that are movable, and were wanted by the client each time in the middle of
     /// their move.
     pub nr_hot: u64,
+    /// Pages of these that are movable and could go, but find no other place that their client has
+    /// mapped.
+    pub nr_homeless: u64,
 }
 
 /// What the one step of onlining freed to the buddy.

@@ -511,6 +511,7 @@ fn a_page_moves_only_to_where_its_client_has_mapped() {
     assert_eq!(report.state, OperationState::Failed, "{report:?}");
     let holder = &outcome(&report).holders[0];
     assert_eq!((holder.nr_pages, holder.nr_pinned), (8, 0));
+    assert_eq!((holder.nr_hot, holder.nr_homeless), (0, 8));
     rig.verify();
     tenant.map_all();
     assert!(is_offline(&rig.offline(&[0], 50)));

@@ -174,6 +174,7 @@ pub fn holder(h: Holder) -> v1::Holder {
         in_flight: h.nr_in_flight > 0,
         pinned: h.nr_pinned,
         hot: h.nr_hot,
+        homeless: h.nr_homeless,
     }
 }
 

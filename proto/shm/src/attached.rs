@@ -7,7 +7,7 @@
 use core::cell::Cell;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 
 use crate::client_handle::Registration;
 use crate::control::ControlSegment;
@@ -58,7 +58,14 @@ pub(crate) struct Attached {
     nr_taken_away: AtomicU32,
     /// Handles of movable pages that are free.
     pool: HandlePool,
+    /// What maps and unmaps sections; says whether it could.
+    follower: OnceLock<Follower>,
+    /// The section epoch up to which it has.
+    followed_epoch: AtomicU32,
 }
+
+/// Maps and unmaps what has come and gone; false if somebody else is at it.
+pub(crate) type Follower = Box<dyn Fn() -> bool + Send + Sync>;
 
 impl Attached {
     /// The seats are filled in by [`Attached::furnish`].
@@ -86,6 +93,8 @@ impl Attached {
             nr_brought: AtomicU32::new(0),
             nr_taken_away: AtomicU32::new(0),
             pool: HandlePool::new(),
+            follower: OnceLock::new(),
+            followed_epoch: AtomicU32::new(0),
         });
         let terms = LaneTerms {
             client_index: index,
@@ -123,6 +132,28 @@ impl Attached {
 
     pub(crate) fn control(&self) -> &ControlSegment {
         &self.control
+    }
+
+    pub(crate) fn set_follower(&self, follower: Follower) {
+        // A second one is one too many: the first stays.
+        let _ = self.follower.set(follower);
+    }
+
+    /// Maps and unmaps sections if some have come or gone: movable pages can be moved only to
+    /// where they can be reached.
+    #[inline]
+    pub(crate) fn follow_sections(&self) {
+        let epoch = self.control.section_epoch();
+        if epoch != self.followed_epoch.load(Relaxed) {
+            self.follow_sections_to(epoch);
+        }
+    }
+
+    #[cold]
+    fn follow_sections_to(&self, epoch: u32) {
+        if self.follower.get().is_none_or(|follow| follow()) {
+            self.followed_epoch.store(epoch, Relaxed);
+        }
     }
 
     pub(crate) fn pool(&self) -> &HandlePool {

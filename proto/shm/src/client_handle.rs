@@ -235,6 +235,13 @@ impl ClientHandle {
         raw.non_zero().map(Page::of_word)
     }
 
+    /// Says how to map and unmap sections that come and go; false is "somebody else is at it". It
+    /// is called when movable pages come or are let go of, from whatever thread does so, as long as
+    /// pages of this client live; the first one told stays.
+    pub fn follow_sections_by(&self, follow: impl Fn() -> bool + Send + Sync + 'static) {
+        self.inner.attached.set_follower(Box::new(follow));
+    }
+
     pub(crate) fn attached(&self) -> &Arc<Attached> {
         &self.inner.attached
     }

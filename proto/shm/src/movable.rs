@@ -68,6 +68,7 @@ impl ClientHandle {
         if raw.client() != attached.index() || process::is_child() || attached.is_gone() {
             return Err((page, NoHandle::NotItsPage));
         }
+        attached.follow_sections();
         let handles = attached.control().handles();
         let Some(handle) = attached.pool().take(handles) else {
             let nr_handles = handles.len();
@@ -108,6 +109,7 @@ impl Movable {
             return Err(PinError::NoPage);
         };
         Ok(Pinned {
+            attached: &self.attached,
             word,
             base,
             len,
@@ -198,6 +200,7 @@ impl core::fmt::Debug for Movable {
 /// # Invariants
 /// The block is pinned once for this value, and `base..base + len` are its bytes.
 pub struct Pinned<'a> {
+    attached: &'a Attached,
     word: HandleWord<'a>,
     base: NonNull<u8>,
     len: usize,
@@ -250,6 +253,8 @@ impl Drop for Pinned<'_> {
         // mapped here.
         if !process::is_child() {
             self.word.unpin();
+            // Not at the pin: that one waits for nothing but a copy.
+            self.attached.follow_sections();
         }
     }
 }

@@ -35,7 +35,12 @@ pub fn text(holder: &Holder) -> String {
     } else {
         ""
     };
-    let staying = [(holder.pinned, "pinned"), (holder.hot, "hot")]
+    let staying = [
+        (holder.pinned, "pinned"),
+        (holder.hot, "hot"),
+        (holder.homeless, "with no other place"),
+    ];
+    let staying = staying
         .into_iter()
         .filter(|(pages, _)| *pages > 0)
         .map(|(pages, why)| format!(", {} {why}", counted(pages, "page")))
@@ -71,6 +76,7 @@ pub fn json(holder: &Holder) -> Value {
         "in_flight": holder.in_flight,
         "pinned_pages": holder.pinned,
         "hot_pages": holder.hot,
+        "homeless_pages": holder.homeless,
     })
 }
 
