@@ -83,6 +83,11 @@ impl Victim {
         self.child.wait().unwrap();
     }
 
+    /// Tells it that its input has ended.
+    pub fn hang_up(&mut self) {
+        drop(self.stdin.take());
+    }
+
     /// Lets it end of itself: its input ends.
     pub fn end(mut self) -> ExitStatus {
         drop(self.stdin.take());
@@ -98,13 +103,19 @@ impl Drop for Victim {
     }
 }
 
-/// Plays the part that the environment names; nothing when there is none.
-pub fn play() {
-    let Ok(part) = std::env::var(PART) else {
-        return;
-    };
+/// The part that the environment names, if there is one, and how its client attaches.
+pub fn part() -> Option<(Options, String)> {
+    let part = std::env::var(PART).ok()?;
     let dir = std::env::var(DIR).unwrap();
     let options = Options::default().runtime_dir(dir).name("victim").lanes(2);
+    Some((options, part))
+}
+
+/// Plays the part that the environment names; nothing when there is none.
+pub fn play() {
+    let Some((options, part)) = part() else {
+        return;
+    };
     let client = Client::attach(options).unwrap();
     match part.split_once(' ').unwrap_or((&part, "")) {
         ("churn", seed) => churn(&client, seed.parse().unwrap()),
@@ -114,14 +125,15 @@ pub fn play() {
     }
 }
 
-fn say(what: &str) {
+/// Says something to who has started this process.
+pub fn say(what: &str) {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "victim: {what}").unwrap();
     stdout.flush().unwrap();
 }
 
 /// Waits to be told; none when the input has ended.
-fn heard() -> Option<String> {
+pub fn heard() -> Option<String> {
     std::io::stdin().lines().next().map(Result::unwrap)
 }
 
