@@ -6,10 +6,7 @@ mod support;
 #[path = "support/movable.rs"]
 mod tenants;
 
-use hugepool_engine::{
-    Command, Defaults, Effect, MoveBatch, OperationState,
-    Reply,
-};
+use hugepool_engine::{Command, Defaults, Effect, MoveBatch, OperationState, Reply};
 use hugepool_mm::ZoneKind;
 use hugepool_shm::raw::{PageParts, RawMigratetype};
 

@@ -5,10 +5,7 @@ mod support;
 #[path = "support/movable.rs"]
 mod tenants;
 
-use hugepool_engine::{
-    ClientId, Command, Defaults, OperationState, Patience,
-    Reply,
-};
+use hugepool_engine::{ClientId, Command, Defaults, OperationState, Patience, Reply};
 use hugepool_mm::{Migratetype, ZoneKind};
 use hugepool_shm::handle::PinError;
 use hugepool_shm::raw::{PageParts, RawMigratetype};

@@ -2,8 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use hugepool_engine::{
-    Command, Defaults, Effect, MoveBatch, OperationReport, OperationState,
-    Reply, SectionOutcome,
+    Command, Defaults, Effect, MoveBatch, OperationReport, OperationState, Reply, SectionOutcome,
 };
 use hugepool_mm::ZoneKind;
 use hugepool_shm::handle::PinError;
