@@ -6,6 +6,7 @@ mod support;
 use std::time::Duration;
 
 use hugepool::{Bulk, Client, Order, Page, Shortfall};
+use hugepool_proto::v1::{DrainLanesRequest, SetLimitsRequest};
 use support::Daemon;
 
 #[test]
@@ -85,29 +86,54 @@ fn no_slots_answer_0_and_touch_nothing() {
 /// R11: a request that is refused answered a count that was not that of the filled slots.
 #[test]
 fn r11_a_refused_request_answers_the_filled_slots_and_takes_nothing() {
-    let mut daemon = Daemon::with_zones("r11", &["normal=16MiB,backing=shm,reserve=256MiB"]);
+    let mut daemon = Daemon::start("r11");
     let client = daemon.attach("r11");
+    let mut array = slots::<16>();
+    assert_eq!(client.alloc_pages_bulk_array(&mut array[..5]), ALL(5));
+    let before = pfns(&array);
+
+    // The limit check refuses: the client owns what it may. What lies in its lanes it could still
+    // have, so that goes home first.
+    let limit = SetLimitsRequest {
+        slot: None,
+        ceiling_pages: Some(5),
+    };
+    daemon.ask(|mut admin| async move { admin.set_limits(limit).await });
+    daemon.ask(|mut admin| async move { admin.drain_lanes(DrainLanesRequest::default()).await });
+    assert_eq!(daemon.pages().lent, 5);
+    let request = client.with_deadline(Duration::from_millis(20));
+    let bulk = request.alloc_pages_bulk_array(&mut array);
+    assert_eq!(bulk.populated, 5, "not 0 and not 16: {bulk:?}");
+    let quota = Shortfall::Quota {
+        owned_pages: 5,
+        ceiling_pages: 5,
+    };
+    assert_eq!(bulk.shortfall, Some(quota));
+    assert_eq!((pfns(&array), daemon.pages().lent), (before.clone(), 5));
+
+    // A size that no zone has is refused before anything is asked.
+    let huge = request.with_order(Order::new(14).unwrap());
+    let bulk = huge.alloc_pages_bulk_array(&mut array);
+    let why = Some(Shortfall::OrderTooLarge { max_order: 10 });
+    assert_eq!((bulk.populated, bulk.shortfall), (5, why));
+    assert_eq!(pfns(&array), before);
+    daemon.verify();
+}
+
+/// The same where nothing is left to be had.
+#[test]
+fn an_array_that_gets_nothing_answers_the_filled_slots() {
+    let mut daemon = Daemon::with_zones("nothing", &["normal=8MiB,backing=shm,reserve=256MiB"]);
+    let client = daemon.attach("nothing");
     let mut array = slots::<16>();
     assert_eq!(client.alloc_pages_bulk_array(&mut array[..5]), ALL(5));
     let all = take_all(&client);
     let before = pfns(&array);
-
     let request = client.with_deadline(Duration::from_millis(20));
     let bulk = request.alloc_pages_bulk_array(&mut array);
     assert_eq!(bulk.populated, 5, "not 0 and not 16: {bulk:?}");
     assert!(bulk.shortfall.is_some());
     assert_eq!(pfns(&array), before);
-
-    // A size that no zone has is refused before anything is asked.
-    let huge = request.with_order(Order::new(14).unwrap());
-    let bulk = huge.alloc_pages_bulk_array(&mut array);
-    assert_eq!(
-        bulk,
-        Bulk {
-            populated: 5,
-            shortfall: Some(Shortfall::OrderTooLarge { max_order: 10 })
-        }
-    );
     drop(all);
     daemon.verify();
 }

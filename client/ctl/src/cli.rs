@@ -276,6 +276,21 @@ pub enum ClientVerb {
         #[arg(long)]
         kill: bool,
     },
+    /// Set the most pages that a client may own, live
+    #[command(after_help = "\
+What a client owns beyond a new limit stays its own; it only gets no more.
+
+Examples:
+  hugepoolctl client limit 65536
+  hugepoolctl client limit none --client 3")]
+    Limit {
+        /// Pages, or `none`
+        #[arg(value_name = "PAGES|none", value_parser = size::parse_limit)]
+        pages: size::Limit,
+        /// Of the client in this slot only; else of all, and those to come
+        #[arg(long, value_name = "SLOT")]
+        client: Option<u32>,
+    },
 }
 
 #[derive(Debug, Subcommand)]

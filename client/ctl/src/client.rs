@@ -1,6 +1,6 @@
 //! `hugepoolctl client list` and `client evict`.
 
-use hugepool_proto::v1::{Client, EvictClientRequest, ListClientsRequest};
+use hugepool_proto::v1::{Client, EvictClientRequest, ListClientsRequest, SetLimitsRequest};
 use serde_json::json;
 
 use crate::{
@@ -65,6 +65,20 @@ pub async fn run(verb: ClientVerb, admin: &mut Admin, out: &Output) -> Result<Ou
                 .clients;
             let page_bytes = status::page_bytes(admin).await?;
             out.table(&table(&clients, page_bytes))?;
+        }
+        ClientVerb::Limit { pages, client } => {
+            let request = SetLimitsRequest {
+                slot: client,
+                ceiling_pages: pages.0,
+            };
+            let done = admin.set_limits(request).await?.into_inner();
+            let json = json!({ "nr_clients": done.nr_clients, "ceiling_pages": pages.0 });
+            let limit = match pages.0 {
+                Some(pages) => format!("at most {}", counted(pages, "page")),
+                None => "no limit".to_owned(),
+            };
+            let whom = counted(done.nr_clients.into(), "client");
+            out.either(|| json, || format!("{limit} for {whom}\n"))?;
         }
         ClientVerb::Evict {
             slot,

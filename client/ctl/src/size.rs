@@ -70,6 +70,21 @@ pub fn parse_auto(text: &str) -> Result<u32, String> {
     }
 }
 
+/// The most pages that somebody may own; none for as many as there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit(pub Option<u64>);
+
+/// Reads a number of pages, or `none`.
+pub fn parse_limit(text: &str) -> Result<Limit, String> {
+    match text {
+        "none" => Ok(Limit(None)),
+        _ => match text.parse() {
+            Ok(pages) => Ok(Limit(Some(pages))),
+            Err(_) => Err("give a number of pages, or none".into()),
+        },
+    }
+}
+
 /// One id, or the ids from one to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdRange(RangeInclusive<u32>);
@@ -153,6 +168,15 @@ mod tests {
         assert_eq!(wire_millis(Duration::from_micros(1)), 1);
         assert_eq!(wire_millis(Duration::ZERO), 0);
         assert_eq!(wire_millis(Duration::MAX), u32::MAX);
+    }
+
+    #[test]
+    fn a_limit_is_a_number_of_pages_or_none() {
+        assert_eq!(parse_limit("none"), Ok(Limit(None)));
+        assert_eq!(parse_limit("0"), Ok(Limit(Some(0))));
+        for text in ["", "-1", "4KiB", "all"] {
+            assert!(parse_limit(text).is_err(), "{text:?}");
+        }
     }
 
     #[test]

@@ -248,6 +248,28 @@ fn lanes_and_their_settings_answer_to_the_tool() {
 }
 
 #[test]
+fn a_limit_is_set_and_taken_away() {
+    let daemon = Daemon::start("ctl-limit");
+    let client = daemon.attach("limited");
+    let set = json(&daemon, &["client", "limit", "0"], 0);
+    assert_eq!(set["ceiling_pages"], 0);
+    json(&daemon, &["lane", "drain"], 0);
+    let answer = client.alloc_page().map(|page| page.pfn());
+    assert!(
+        matches!(
+            answer,
+            Err(hugepool::Shortfall::Quota {
+                ceiling_pages: 0,
+                ..
+            })
+        ),
+        "{answer:?}"
+    );
+    assert!(text(&daemon, &["client", "limit", "none"]).starts_with("no limit for "));
+    assert!(client.alloc_page().is_ok());
+}
+
+#[test]
 fn contiguity_is_shown_and_cleared() {
     let daemon = Daemon::start("ctl-contiguity");
     let zones = json(&daemon, &["contiguity", "show"], 0);
