@@ -275,7 +275,7 @@ impl World {
             .iter()
             .map(|refused| &refused.misuse)
             .collect();
-        let is_right = matches!(
+        let is_told = matches!(
             reasons[..],
             [
                 Misuse::WrongOrder { .. },
@@ -283,6 +283,16 @@ impl World {
                 Misuse::NotLent { .. }
             ]
         );
+        // A block that is being moved under it is the daemon's for the moment.
+        let is_moving = matches!(
+            reasons[..],
+            [
+                Misuse::NotYours { .. },
+                Misuse::NotYours { .. },
+                Misuse::NotYours { .. }
+            ]
+        );
+        let is_right = is_told || is_moving;
         if is_right && reply.nr_blocks == 1 {
             return Ok(());
         }

@@ -34,7 +34,13 @@ impl World {
                 tenant.next_handle - 1
             });
             if !segment.handles().fill(handle, page) {
-                return Err(format!("{} has no handle {handle}", tenant.id));
+                // There is one for each page; who has words twice runs out of them.
+                if tenant.is_honest {
+                    return Err(format!("{} has no handle {handle}", tenant.id));
+                }
+                tenant.next_handle -= 1;
+                tenant.held.push(page);
+                break;
             }
             tenant.movable.push(UnderHandle {
                 handle,
@@ -122,7 +128,8 @@ impl World {
             if let Some(nth) = self.effects.iter().position(is_move) {
                 self.answer_effect(nth, true)?;
             } else if self.answers.is_empty() {
-                return Ok(());
+                // Blocks are taken away without a batch, too.
+                return self.follow_moves();
             } else {
                 self.answer_moves()?;
             }

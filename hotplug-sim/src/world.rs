@@ -246,6 +246,8 @@ impl World {
         for effect in self.engine.take_effects() {
             match effect {
                 Effect::Forget { client } => {
+                    // What was taken from it meanwhile is not in its hands any more.
+                    self.follow_moves()?;
                     let Some(at) = self.tenant_of(client) else {
                         continue;
                     };

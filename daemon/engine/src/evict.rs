@@ -118,7 +118,7 @@ impl Engine {
             self.hand.block = place.block + 1;
             // Single pages one by one; for a larger block a pageblock's all, so that they merge.
             let most = if order == Order::ZERO {
-                wanted - nr_pages
+                wanted.saturating_sub(nr_pages)
             } else {
                 u64::MAX
             };

@@ -145,7 +145,8 @@ impl Intents {
         let intent = self.get(id)?;
         let right = (u32::from(intent.lent.order.get()), intent.new_generation);
         let is_right = intent.lent.client == client && named.is_none_or(|named| named == right);
-        if !is_right {
+        // Given back once, it is the daemon's: a second time is a double free.
+        if !is_right || intent.is_returned {
             return None;
         }
         let is_returned = true;
