@@ -1,7 +1,7 @@
 //! The owner table: whose each lent block is, and the one place where claims become pages.
 //!
 //! Custody changes here and nowhere else: [`lend`](Owners::lend) before the words are
-//! published, [`take`](Owners::take) when a claim has been checked,
+//! published, [`take_named`](Owners::take_named) when a claim has been checked,
 //! [`sweep`](Owners::sweep) when a client is dead. What a page is inside the allocator
 //! (free, isolated, in a daemon's list) is not known here. Cells:
 //! [`cell`](crate::cell); counts: [`tally`](crate::tally).
