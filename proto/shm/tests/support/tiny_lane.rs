@@ -6,6 +6,37 @@ use hugepool_shm::lane_client::{LaneClient, LaneTerms};
 use hugepool_shm::lane_daemon::{ClassSettings, LaneDaemon};
 use hugepool_shm::raw::{Class, PageParts, RawMigratetype, RawPage};
 
+/// Stack of a model's threads, in machine words: each word of loom's takes kilobytes of it to make,
+/// more than loom's own threads have with debug assertions.
+const STACK_WORDS: usize = 1 << 16;
+
+/// What a model's thread takes along or brings back.
+struct Carried<T>(T);
+
+// SAFETY: loom runs all threads of a model on the one thread of the test, so nothing is ever sent.
+unsafe impl<T> Send for Carried<T> {}
+
+impl<T> Carried<T> {
+    fn into_inner(self) -> T {
+        self.0
+    }
+}
+
+/// A thread of a model, with room on its stack.
+struct Running<T>(loom::thread::JoinHandle<Carried<T>>);
+
+impl<T> Running<T> {
+    fn join(self) -> T {
+        self.0.join().unwrap().into_inner()
+    }
+}
+
+fn spawn<T: 'static>(body: impl FnOnce() -> T + 'static) -> Running<T> {
+    let body = Carried(body);
+    let builder = loom::thread::Builder::new().stack_size(STACK_WORDS);
+    Running(builder.spawn(move || Carried(body.into_inner()())).unwrap())
+}
+
 /// Runs a model over all schedules with at most `preemptions` involuntary switches, from both
 /// ends: `body` is told whether the client goes first in the schedule that all others come from.
 ///
@@ -18,7 +49,10 @@ pub fn model(preemptions: usize, body: impl Fn(bool) + Sync + Send + Clone + 'st
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(preemptions);
         let body = body.clone();
-        builder.check(move || body(is_client_first));
+        builder.check(move || {
+            let body = body.clone();
+            spawn(move || body(is_client_first)).join();
+        });
     }
 }
 
@@ -29,13 +63,13 @@ pub fn at_once<C: 'static, D: 'static>(
     daemon: impl FnOnce() -> D + 'static,
 ) -> (C, D) {
     if is_client_first {
-        let client = loom::thread::spawn(client);
-        let daemon = loom::thread::spawn(daemon);
-        (client.join().unwrap(), daemon.join().unwrap())
+        let client = spawn(client);
+        let daemon = spawn(daemon);
+        (client.join(), daemon.join())
     } else {
-        let daemon = loom::thread::spawn(daemon);
-        let client = loom::thread::spawn(client);
-        (client.join().unwrap(), daemon.join().unwrap())
+        let daemon = spawn(daemon);
+        let client = spawn(client);
+        (client.join(), daemon.join())
     }
 }
 
