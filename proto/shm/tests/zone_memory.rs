@@ -141,7 +141,13 @@ fn sections_of_transparent_huge_pages_come_and_go() {
     let storage = Storage::create("test", RESERVE, Backing::Thp, None).unwrap();
     let range = 0..128 * MIB;
     let populated = storage.populate(range, Backing::Thp).unwrap();
-    assert_eq!(populated.huge_bytes, 128 * MIB, "every page is huge");
+    // How many are huge is the kernel's to say: memory in pieces has no room for all. Those that
+    // are not are told, so that the operator sees them.
+    let huge_bytes = populated.huge_bytes;
+    assert!(
+        huge_bytes > 0 && huge_bytes <= 128 * MIB && huge_bytes.is_multiple_of(2 * MIB),
+        "{populated:?}"
+    );
     // The same file may have sections of small pages too.
     let small = storage
         .populate(256 * MIB..264 * MIB, Backing::Shm)

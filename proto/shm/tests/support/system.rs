@@ -12,6 +12,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 const POOL: &str = "/proc/sys/vm/nr_hugepages";
 const FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+const COMPACT: &str = "/proc/sys/vm/compact_memory";
 const SHMEM_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 
 /// The one lock, held while a test depends on the machine's memory switches.
@@ -52,6 +53,8 @@ impl Machine {
 
     /// Switches transparent huge pages for advised shared memory on; `false` where not allowed.
     pub fn switch_thp_on(&mut self) -> bool {
+        // So that there are huge pages to be had; a machine without it may have some all the same.
+        let _ = std::fs::write(COMPACT, "1");
         self.set(SHMEM_ENABLED, "advise")
     }
 
