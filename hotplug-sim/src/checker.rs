@@ -114,7 +114,9 @@ impl World {
                 state = report.state;
             }
         }
-        self.finish_moves()?;
+        // The runner is not let on with moves here: clients act in the midst of its work.
+        self.collect_effects()?;
+        self.follow_moves()?;
         if state == OperationState::Running {
             return Err(format!("drain {} does not end", begun.id));
         }

@@ -125,6 +125,12 @@ impl Demand {
         target.min(most).saturating_sub(nr_grants)
     }
 
+    /// As it stands after a refill that brought nothing.
+    #[must_use]
+    pub fn unanswered(self) -> Demand {
+        Demand { wanted: 0, ..self }
+    }
+
     /// Settles how many blocks came back at once: above a batch, the magazine overflows.
     pub fn overflowed(&mut self, bounds: &Bounds) {
         if self.freed >= self.batch(bounds) {
@@ -223,6 +229,21 @@ mod tests {
         demand.note_freed(1);
         assert!(demand.refill(0, &BOUNDS) <= BOUNDS.credit);
         assert_eq!(demand.settings(&BOUNDS).batch, 128);
+    }
+
+    #[test]
+    fn a_refill_that_brings_nothing_raises_nothing() {
+        let mut demand = Demand::default();
+        demand.note_wanted(1);
+        demand.refill(0, &BOUNDS);
+        let before = demand.settings(&BOUNDS);
+        for _ in 0..5 {
+            demand.note_wanted(100);
+            let asked = demand;
+            assert!(demand.refill(0, &BOUNDS) > 0);
+            demand = asked.unanswered();
+        }
+        assert_eq!(demand.settings(&BOUNDS), before);
     }
 
     #[test]

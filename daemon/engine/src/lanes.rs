@@ -48,6 +48,8 @@ pub(crate) struct Lane {
 pub(crate) struct Hunger {
     pub class: Class,
     pub nr_blocks: u32,
+    /// The demand before, to go back to if there is nothing to be had.
+    before: Demand,
 }
 
 impl Lane {
@@ -90,13 +92,27 @@ impl Lane {
             demand.overflowed(bounds);
             let nr_grants = self.daemon.depth(class)?.grants;
             let room = bounds.capacity.saturating_sub(nr_grants);
+            let before = *demand;
             let nr_blocks = demand.refill(nr_grants, bounds).min(room);
             if nr_blocks > 0 {
-                self.nr_refills += 1;
-                hungers.push(Hunger { class, nr_blocks });
+                hungers.push(Hunger {
+                    class,
+                    nr_blocks,
+                    before,
+                });
             }
         }
         Ok(hungers)
+    }
+
+    /// So many blocks were given for a hunger. With none, it was no refill: what was wanted is
+    /// forgotten, and batch and high stay as they were.
+    pub fn was_given(&mut self, hunger: &Hunger, nr_blocks: usize) {
+        if nr_blocks > 0 {
+            self.nr_refills += 1;
+        } else {
+            self.demands[hunger.class.index()] = hunger.before.unanswered();
+        }
     }
 
     /// Whether words wait to be settled.

@@ -306,7 +306,9 @@ fn refill_link(
         let sick = |why| Sick { lane: at, why };
         let hungers = link.lanes[at].hungers(&link.bounds).map_err(sick)?;
         for hunger in &hungers {
-            served.nr_lent += feed(client, link, at, *hunger, custody, now).map_err(sick)?;
+            let nr_lent = feed(client, link, at, hunger, custody, now).map_err(sick)?;
+            link.lanes[at].was_given(hunger, nr_lent);
+            served.nr_lent += nr_lent;
         }
         if !hungers.is_empty() {
             link.lanes[at].publish(&link.bounds);
@@ -320,7 +322,7 @@ fn feed(
     client: &mut Client,
     link: &mut Link,
     lane: usize,
-    hunger: Hunger,
+    hunger: &Hunger,
     custody: &mut Custody,
     now: Now,
 ) -> Result<usize, Poisoned> {
