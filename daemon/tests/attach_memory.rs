@@ -38,6 +38,20 @@ async fn sections(daemon: &Daemon) -> Vec<v1::Section> {
         .sections
 }
 
+/// The sections with a finding, once there is one: a zone that the daemon is looking through of
+/// itself at this moment is left out of an answer.
+async fn until_found(daemon: &Daemon) -> Vec<v1::Section> {
+    let end = tokio::time::Instant::now() + support::DEADLINE;
+    loop {
+        let mut found = sections(daemon).await;
+        found.retain(|section| section.audit_difference_bytes != 0);
+        if !found.is_empty() {
+            return found;
+        }
+        assert!(tokio::time::Instant::now() < end, "nothing is found");
+    }
+}
+
 #[tokio::test]
 async fn memory_taken_behind_the_daemons_back_is_given_back() {
     let daemon = Daemon::tiny();
@@ -45,13 +59,15 @@ async fn memory_taken_behind_the_daemons_back_is_given_back() {
     let zone = &place.fds[2];
     assert_eq!(allocated(zone), 2 * SECTION);
     fallocate(zone, FallocateFlags::empty(), 5 * SECTION, SECTION).unwrap();
-    assert_eq!(allocated(zone), 3 * SECTION);
-    sections(&daemon).await;
-    assert_eq!(
-        allocated(zone),
-        2 * SECTION,
-        "what is nobody's has been punched"
-    );
+    // The daemon looks at each question, and now and then of itself: then it is punched already.
+    let end = tokio::time::Instant::now() + support::DEADLINE;
+    while allocated(zone) != 2 * SECTION {
+        sections(&daemon).await;
+        assert!(
+            tokio::time::Instant::now() < end,
+            "what is nobody's is not punched"
+        );
+    }
     verify(&mut grpc::admin(&daemon).await).await;
 }
 
@@ -61,12 +77,7 @@ async fn memory_punched_behind_the_daemons_back_is_named_and_filled_again() {
     let place = raw::attach(&daemon);
     let zone = &place.fds[3];
     punch(zone, SECTION + (1 << 20), 2 << 20);
-    assert_eq!(allocated(zone), 2 * SECTION - (2 << 20));
-    let found: Vec<_> = sections(&daemon)
-        .await
-        .into_iter()
-        .filter(|section| section.audit_difference_bytes != 0)
-        .collect();
+    let found = until_found(&daemon).await;
     let [section] = found.as_slice() else {
         panic!("one section: {found:?}")
     };
@@ -74,11 +85,8 @@ async fn memory_punched_behind_the_daemons_back_is_named_and_filled_again() {
     assert_eq!(section.audit_difference_bytes, -(2 << 20));
     assert_eq!(allocated(zone), 2 * SECTION);
     // It stays on record for the section's life, and is not counted twice.
-    let again = sections(&daemon)
-        .await
-        .into_iter()
-        .find(|section| section.id == 17);
-    assert_eq!(again.unwrap().audit_difference_bytes, -(2 << 20));
+    let again = until_found(&daemon).await;
+    assert_eq!(again[0].audit_difference_bytes, -(2 << 20));
 }
 
 #[test]
