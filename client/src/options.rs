@@ -15,7 +15,7 @@ use hugepool_shm::attach::{MAX_LANES, MAX_NAME_BYTES};
 const DEADLINE: Duration = Duration::from_secs(1);
 
 /// How long an attach may take, unless told otherwise. It takes well under a millisecond of work.
-const ATTACH_TIMEOUT: Duration = Duration::from_secs(5);
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How to attach: where, as whom, with how many lanes.
 ///

@@ -281,7 +281,7 @@ pub fn timeouts(table: &TimeoutsTable) -> Result<Timeouts, ConfigError> {
         Ok::<_, ConfigError>(Duration::from_millis(ms.into()))
     };
     Ok(Timeouts {
-        attach: ms("timeouts.attach_ms", table.attach_ms, 2_000, 60_000)?,
+        attach: ms("timeouts.attach_ms", table.attach_ms, 10_000, 60_000)?,
         offline: ms("timeouts.offline_ms", table.offline_ms, 10_000, 3_600_000)?,
         drain: ms("timeouts.drain_ms", table.drain_ms, 5_000, 600_000)?,
     })
