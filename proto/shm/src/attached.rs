@@ -13,6 +13,7 @@ use crate::client_handle::Registration;
 use crate::control::ControlSegment;
 use crate::doorbell::Doorbell;
 use crate::handle_pool::HandlePool;
+use crate::handles::Handles;
 use crate::lane_client::{LaneClient, LaneTerms};
 use crate::lane_free::free_into_map;
 use crate::lane_stats::LaneStats;
@@ -56,7 +57,9 @@ pub(crate) struct Attached {
     nr_brought: AtomicU32,
     /// Pages that left other than by being freed.
     nr_taken_away: AtomicU32,
-    /// Handles of movable pages that are free.
+    /// The handles in `control`; at hand, because each pin takes one.
+    handles: Handles<'static>,
+    /// Those that are free.
     pool: HandlePool,
     /// What maps and unmaps sections; says whether it could.
     follower: OnceLock<Follower>,
@@ -80,6 +83,11 @@ impl Attached {
         control.mark_registered(registered);
         let nr_lanes = control.geometry().nr_lanes;
         let seats = Attached::wiped_memory(nr_lanes as usize * size_of::<Seat>())?;
+        let handles = control.handles();
+        // SAFETY: the handles lie in the mapping of `control`, which is not moved, and which the
+        // value holds for as long as it holds them. `handles()` gives them out for no longer than
+        // itself is borrowed.
+        let handles = unsafe { core::mem::transmute::<Handles<'_>, Handles<'static>>(handles) };
         let attached = Arc::new(Attached {
             index,
             control,
@@ -92,6 +100,7 @@ impl Attached {
             is_gone: AtomicBool::new(false),
             nr_brought: AtomicU32::new(0),
             nr_taken_away: AtomicU32::new(0),
+            handles,
             pool: HandlePool::new(),
             follower: OnceLock::new(),
             followed_epoch: AtomicU32::new(0),
@@ -154,6 +163,11 @@ impl Attached {
         if self.follower.get().is_none_or(|follow| follow()) {
             self.followed_epoch.store(epoch, Relaxed);
         }
+    }
+
+    #[inline(always)]
+    pub(crate) fn handles(&self) -> Handles<'_> {
+        self.handles
     }
 
     pub(crate) fn pool(&self) -> &HandlePool {

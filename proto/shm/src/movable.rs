@@ -69,7 +69,7 @@ impl ClientHandle {
             return Err((page, NoHandle::NotItsPage));
         }
         attached.follow_sections();
-        let handles = attached.control().handles();
+        let handles = attached.handles();
         let Some(handle) = attached.pool().take(handles) else {
             let nr_handles = handles.len();
             return Err((page, NoHandle::UsedUp { nr_handles }));
@@ -97,7 +97,7 @@ impl Movable {
         if process::is_child() {
             return Err(PinError::Forked);
         }
-        let handles = self.attached.control().handles();
+        let handles = self.attached.handles();
         let word = handles.word(self.handle).ok_or(PinError::NoPage)?;
         let pfn = word.pin(self.spins())?;
         let bytes = handles.page(self.handle, pfn).and_then(|raw| {
@@ -159,7 +159,7 @@ impl Movable {
 
     /// Empties the handle and gives it back. What it named is no longer the daemon's to move.
     fn take_out(&self) -> Result<Page, PinError> {
-        let handles = self.attached.control().handles();
+        let handles = self.attached.handles();
         let word = handles.word(self.handle).ok_or(PinError::NoPage)?;
         let emptied = word.empty();
         // A word that was scribbled over may be in the pool already: it is not given back.
