@@ -87,6 +87,12 @@ Examples:
         /// How many
         nr_pages: usize,
     },
+    /// Use movable pages until standard input ends: who is moved by `bench offline`
+    #[command(hide = true)]
+    BenchPinner {
+        /// How many
+        nr_pages: usize,
+    },
     /// Write completions or man pages, from the same definition as the help
     #[command(hide = true)]
     Generate {
@@ -393,6 +399,12 @@ pub enum Bench {
         #[arg(long, value_name = "N", default_value_t = 9)]
         reps: u32,
     },
+    /// Take a section half full of movable pages away under two clients that use them
+    Offline {
+        /// Sections taken away
+        #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        reps: u32,
+    },
 }
 
 impl Bench {
@@ -404,6 +416,7 @@ impl Bench {
             Bench::Attach { .. } => "attach",
             Bench::Rpc { .. } => "rpc",
             Bench::Reclaim { .. } => "reclaim",
+            Bench::Offline { .. } => "offline",
         }
     }
 }

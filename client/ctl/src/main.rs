@@ -70,6 +70,7 @@ async fn run(cli: Cli) -> Result<Outcome, Failure> {
         Noun::Stats { offline } => stats::show(offline, runtime_dir, &out).await,
         Noun::Bench { bench } => bench::run(bench, runtime_dir, &out).await,
         Noun::BenchVictim { nr_pages } => bench::victim::hold(nr_pages, runtime_dir),
+        Noun::BenchPinner { nr_pages } => bench::pinner::pin(nr_pages, runtime_dir),
         Noun::Generate { what } => generate::run(&what, &out),
     }
 }

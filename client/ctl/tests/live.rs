@@ -338,7 +338,7 @@ fn each_bench_measures_something_and_ends_with_a_verdict() {
         "movable=8MiB,kind=movable,backing=shm",
     ];
     let daemon = Daemon::with_zones("ctl-bench", &zones);
-    for name in ["bulk", "svc", "attach", "rpc", "reclaim"] {
+    for name in ["bulk", "svc", "attach", "rpc", "reclaim", "offline"] {
         let printed = text(&daemon, &["bench", name, "--reps", "1", "-J"]);
         let lines: Vec<Value> = printed
             .lines()

@@ -20,9 +20,6 @@ use crate::outcome::Failure;
 /// How long it may take to be ready: populating memory takes a while.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What it has: enough for the largest case of any bench.
-const ZONES: [&str; 2] = ["normal=512MiB", "movable=128MiB,kind=movable"];
-
 /// A running daemon; killed when dropped without having been stopped.
 #[derive(Debug)]
 pub struct Daemon {
@@ -32,8 +29,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts one and waits until clients can attach.
-    pub fn start() -> Result<Daemon, Failure> {
+    /// Starts one with these zones and waits until clients can attach.
+    pub fn start(zones: &[&str]) -> Result<Daemon, Failure> {
         let dir = env::temp_dir().join(format!("hugepool-bench-{}", std::process::id()));
         let refuse = |error: io::Error| {
             let what = format!("cannot start a hugepoold of its own: {error}");
@@ -45,7 +42,7 @@ impl Daemon {
         fs::create_dir_all(&dir).map_err(refuse)?;
         let mut command = Command::new(program());
         command.arg("--runtime-dir").arg(&dir);
-        for zone in ZONES {
+        for zone in zones {
             command.args(["--zone", zone]);
         }
         let child = command

@@ -8,6 +8,8 @@ mod attach;
 mod bulk;
 mod daemon;
 mod environment;
+mod offline;
+pub mod pinner;
 mod reclaim;
 mod report;
 mod rpc;
@@ -38,7 +40,7 @@ pub async fn run(
 ) -> Result<Outcome, Failure> {
     let own = match runtime_dir {
         Some(_) => None,
-        None => Some(Daemon::start()?),
+        None => Some(Daemon::start(zones(&bench))?),
     };
     let dir = runtime_dir.or(own.as_ref().map(Daemon::runtime_dir));
     let mut admin = connect::admin(dir).await?;
@@ -53,6 +55,7 @@ pub async fn run(
         }
         Bench::Rpc { reps } => rpc::run(reps, dir, &report).await?,
         Bench::Reclaim { reps } => reclaim::run(reps, dir, &mut admin, &report).await?,
+        Bench::Offline { reps } => offline::run(reps, dir, &mut admin, &report).await?,
     }
 
     let verdict = admin.verify(VerifyRequest {}).await?.into_inner();
@@ -66,6 +69,16 @@ pub async fn run(
         own.stop()?;
     }
     Ok(if ok { Outcome::Done } else { Outcome::Broken })
+}
+
+/// The zones of a daemon of the bench's own.
+fn zones(bench: &Bench) -> &'static [&'static str] {
+    match bench {
+        // One section to be taken away, and room for another one.
+        Bench::Offline { .. } => &["normal=128MiB", "movable=128MiB,kind=movable"],
+        // Enough for the largest case.
+        _ => &["normal=512MiB", "movable=128MiB,kind=movable"],
+    }
 }
 
 /// Becomes a client of the daemon that is measured.
