@@ -103,7 +103,8 @@ impl Engine {
         nr_blocks: u32,
         now: Now,
     ) -> u64 {
-        if now < self.hand.not_before {
+        let is_any = self.custody.owners.tally().all_reclaimable() > 0;
+        if !is_any || now < self.hand.not_before {
             return 0;
         }
         let wanted = u64::from(nr_blocks) << order.get();

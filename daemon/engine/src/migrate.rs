@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use hugepool_mm::Pfn;
+use hugepool_mm::{Migratetype, Pfn};
 use hugepool_shm::handles::{Named, PageRecord};
 use hugepool_shm::raw::PageParts;
 
@@ -24,10 +24,11 @@ use crate::outside::{Effect, Outside};
 use crate::report::ClientState;
 use crate::zones::ZoneIndex;
 
-/// The most blocks in a batch: as many as are looked at again under one hold of the lock.
-pub(crate) const MAX_BLOCKS: usize = 256;
-/// The most pages in a batch, beyond its first block: 4 MiB.
-const MAX_PAGES: u32 = 1024;
+/// The most blocks in a batch: so many are settled and so many begun under one hold of the lock,
+/// some tens of microseconds.
+pub(crate) const MAX_BLOCKS: usize = 64;
+/// The most pages in a batch, beyond its first block: 2 MiB.
+const MAX_PAGES: u32 = 512;
 
 /// What can be done with a lent block now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +90,10 @@ pub(crate) fn anywhere(custody: &mut Custody, who: &Borrower<'_>, source: &Sourc
 impl Engine {
     /// What can be done with a lent block now.
     pub(crate) fn standing(&self, pfn: Pfn, lent: &Lent) -> Standing {
+        if lent.migratetype == Migratetype::Unmovable {
+            // Not worth a look into its client's segment.
+            return Standing::Fixed;
+        }
         if lent.client == ClientId::DAEMON || self.custody.intents.is_under_way(pfn) {
             return Standing::UnderWay;
         }
@@ -129,7 +134,9 @@ impl Engine {
                 break;
             }
             begun.nr_seen += 1;
-            let Some(client) = self.clients.get(source.lent.client) else {
+            let client = self.clients.get(source.lent.client);
+            let is_under_way = self.custody.intents.is_under_way(source.pfn);
+            let Some(client) = client.filter(|_| !is_under_way) else {
                 continue;
             };
             let who = client.borrower(client.zonelist(source.lent.migratetype));

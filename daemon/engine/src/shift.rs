@@ -22,6 +22,8 @@ use crate::tally::Place;
 const HOT_AFTER: u8 = 3;
 /// So often in a pass others' evictable blocks are taken to make room.
 const MAX_MAKINGS: u32 = 16;
+/// So many blocks are looked at under one hold of the lock; the rest of the pass goes on later.
+const MAX_LOOKS: usize = 4096;
 /// First and longest pause between passes.
 const FIRST_PAUSE: Now = Now::from_millis(1);
 const MAX_PAUSE: Now = Now::from_millis(80);
@@ -109,9 +111,11 @@ impl Engine {
             && operation.shift.last != Last::Over
             && (now >= operation.shift.next_pass || operation.shift.at != (0, 0))
         {
-            let sources = self.next_sources(operation);
+            let (sources, is_through) = self.next_sources(operation);
             if sources.is_empty() {
-                operation.shift.end_pass(now);
+                if is_through {
+                    operation.shift.end_pass(now);
+                }
                 return;
             }
             self.shift_some(operation, &sources, now);
@@ -171,14 +175,15 @@ impl Engine {
         self.evict_for(&zonelist, first.lent.order, nr_blocks, now) > 0
     }
 
-    /// The next blocks that can be moved, a batch of them or those up to the end of the pass; none
-    /// when the pass is through.
-    fn next_sources(&self, operation: &mut Operation) -> Vec<Source> {
+    /// The next blocks that can be moved: about a batch of them, or what there is among as many as
+    /// may be looked at. And whether the pass is through.
+    fn next_sources(&self, operation: &mut Operation) -> (Vec<Source>, bool) {
         let geometry = self.custody.zones.geometry();
         let nr_blocks = num::index(geometry.section_pageblocks());
         let (mut task, mut block) = operation.shift.at;
         let mut sources = Vec::new();
-        while task < operation.tasks.len() && sources.len() < MAX_BLOCKS {
+        let mut nr_looks = 0;
+        while task < operation.tasks.len() && sources.len() < MAX_BLOCKS && nr_looks < MAX_LOOKS {
             if block == nr_blocks || operation.tasks[task].step != Step::Leaving {
                 (task, block) = (task + 1, 0);
                 continue;
@@ -186,6 +191,7 @@ impl Engine {
             let section = operation.tasks[task].section().get();
             let place = Place { section, block };
             self.custody.owners.for_each_head(place, &mut |pfn, lent| {
+                nr_looks += 1;
                 let is_left_out =
                     operation.shift.last == Last::NotYet && operation.shift.is_hot(pfn);
                 if let Standing::Free(named) = self.standing(pfn, &lent)
@@ -197,7 +203,7 @@ impl Engine {
             block += 1;
         }
         operation.shift.at = (task, block);
-        sources
+        (sources, task == operation.tasks.len())
     }
 
     fn place_in(&self, operation: &Operation, pfn: Pfn) -> (usize, usize) {

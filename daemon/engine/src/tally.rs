@@ -148,6 +148,8 @@ pub(crate) struct Tally {
     nr_blocks: usize,
     sections: Vec<SectionTally>,
     clients: Vec<Option<ClientTally>>,
+    /// Pages lent as reclaimable, in all.
+    reclaimable: u64,
     /// By zone index.
     zones: [u64; 8],
     /// Zone index of each section.
@@ -162,6 +164,7 @@ impl Tally {
             nr_blocks,
             sections,
             clients: Vec::new(),
+            reclaimable: 0,
             zones: [0; 8],
             zone_of,
         }
@@ -200,11 +203,18 @@ impl Tally {
     /// Counts pages, counted as lent too, as reclaimable.
     pub fn add_reclaimable(&mut self, section: u32, pages: u32) {
         self.sections[crate::num::index(section)].reclaimable += u64::from(pages);
+        self.reclaimable += u64::from(pages);
     }
 
     /// Counts pages as no longer so.
     pub fn sub_reclaimable(&mut self, section: u32, pages: u32) {
         self.sections[crate::num::index(section)].reclaimable -= u64::from(pages);
+        self.reclaimable -= u64::from(pages);
+    }
+
+    /// Pages lent as reclaimable, in all.
+    pub fn all_reclaimable(&self) -> u64 {
+        self.reclaimable
     }
 
     /// Pages lent out of a section as reclaimable.
