@@ -461,6 +461,7 @@ impl Engine {
                 .note(now, kind, About::section(section, zone), text);
         }
         operation.end_task(at, result, now);
+        self.operations.nr_steps += 1;
     }
 
     /// Puts an operation back, or files it when it has ended.

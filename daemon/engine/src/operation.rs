@@ -214,7 +214,8 @@ pub(crate) struct Operations {
     last: u64,
     running: BTreeMap<OperationId, Operation>,
     ended: VecDeque<OperationReport>,
-    /// Rises with every step that anybody might wait for.
+    /// Rises when an operation, or one section of it, is done or refused. Not when one is only
+    /// looked at: whoever waits would wake by its own look. Progress is looked at now and then.
     pub nr_steps: u64,
 }
 
@@ -250,7 +251,6 @@ impl Operations {
 
     /// Puts an operation that runs on back.
     pub fn put(&mut self, operation: Operation) {
-        self.nr_steps += 1;
         self.running.insert(operation.id, operation);
     }
 

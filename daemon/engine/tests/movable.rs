@@ -364,3 +364,22 @@ fn a_copy_that_fails_costs_that_move_and_is_counted() {
     check_bytes(&rig, &tenant, 2);
     free_all(&mut rig, &tenant, 2);
 }
+
+#[test]
+fn an_operation_that_waits_wakes_nobody_by_being_looked_at() {
+    let (mut rig, tenant) = rig_with(10);
+    let section = section_of(&tenant, 0);
+    tenant.pin(3).unwrap();
+    let begun = begin_offline(&mut rig, section, 10_000);
+    rig.settle_effects();
+    let before = rig.engine.changes().operations;
+    for _ in 0..20 {
+        rig.apply(Command::GetOperation { id: begun.id });
+        rig.advance(10);
+        rig.settle_effects();
+    }
+    assert_eq!(rig.engine.changes().operations, before);
+    tenant.unpin(3);
+    assert!(is_offline(&rig.finish(begun)));
+    assert!(rig.engine.changes().operations > before);
+}
