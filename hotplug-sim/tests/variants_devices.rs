@@ -275,6 +275,51 @@ fn a_device_alone_is_a_document_too() {
 }
 
 #[test]
+fn a_domain_in_its_file_begins_with_a_comment_and_a_log_ends_a_broken_one() {
+    let text = "\
+<!--
+WARNING: THIS IS AN AUTO-GENERATED FILE. CHANGES TO IT ARE LIKELY TO BE
+OVERWRITTEN AND LOST. <memory unit='KiB'>1</memory>
+-->
+
+<domain type='kvm'>
+  <memory unit='KiB'>1048576</memory>
+</domain>
+<domain type='kvm'>
+  <maxMemory unit='KiB'>2097152</maxMemory>
+[   46.696367] Offlined Pages 32768
+";
+    assert_import(
+        "comment",
+        text,
+        64,
+        &[
+            ("totals.boot_bytes", json!(1_073_741_824)),
+            ("totals.maxmem_bytes", json!(2_147_483_648_u64)),
+            ("events[kind=offline].line", json!(11)),
+            ("diagnostics[severity=error]", json!({ "len": 1 })),
+            ("truncated", json!(false)),
+        ],
+    );
+}
+
+#[test]
+fn text_behind_broken_json_is_not_swallowed() {
+    let text = "[ { \"chardev\":\"dax0.0\", \"size\":2097152 }\n[   46.696367] Offlined Pages 32768\nhello world\n";
+    assert_import(
+        "broken",
+        text,
+        64,
+        &[
+            ("devices[id=dax0.0].size_bytes", json!(2_097_152)),
+            ("events[kind=offline].line", json!(2)),
+            ("diagnostics[severity=error].line", json!({ "list": [2] })),
+            ("diagnostics[severity=warning].line", json!({ "list": [3] })),
+        ],
+    );
+}
+
+#[test]
 fn daxctl_nests_devices_and_shows_sizes_for_people() {
     let text = r#"[
   {

@@ -101,6 +101,33 @@ fn reasons_of_all_kernels_are_kept() {
 }
 
 #[test]
+fn failures_in_a_row_are_as_many_events() {
+    let text = "\
+[   10.0] memory offlining [mem 0x100000000-0x107ffffff] failed due to signal backoff
+[   11.0] memory offlining [mem 0x108000000-0x10fffffff] failed due to signal backoff
+[   12.0] memory memory33: Offline failed.
+[   13.0] memory memory34: Offline failed.
+[   14.0] memory offlining [mem 0x108000000-0x10fffffff] failed due to signal backoff
+[   15.0] Offlined Pages 32768
+[   16.0] Offlined Pages 32768
+";
+    assert_import(
+        "in a row",
+        text,
+        0,
+        &[
+            (
+                "events[kind=offline-failed].line",
+                json!({ "list": [1, 2, 4, 5] }),
+            ),
+            ("events[line=2].block", json!(33)),
+            ("events[line=4].start_byte", json!(null)),
+            ("events[kind=offline]", json!({ "len": 2 })),
+        ],
+    );
+}
+
+#[test]
 fn migrations_that_fail_have_hexadecimal_frames() {
     let text = "\
 [878020.6] migrating pfn 1727813 failed ret:-11

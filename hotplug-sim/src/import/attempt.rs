@@ -20,6 +20,7 @@ struct Attempt {
     index: usize,
     kind: EventKind,
     block: Option<u64>,
+    start: Option<u64>,
     line: u64,
     answered: bool,
 }
@@ -35,12 +36,14 @@ impl Attempts {
 
     fn add(&mut self, event: Event<'_>, answered: bool, draft: &mut Draft) {
         let (kind, block, line) = (event.kind, event.more.block, event.line);
+        let start = event.more.start_byte;
         let index = draft.events.push(event);
         draft.section_is(block, state_after(kind));
         self.last = Some(Attempt {
             index,
             kind,
             block,
+            start,
             line,
             answered,
         });
@@ -52,14 +55,12 @@ impl Attempts {
         let open = self.last.take().filter(|last| {
             let same = success_of(last.kind) == good;
             let near = event.line.saturating_sub(last.line) <= NEAR;
-            let blocks = last.block.is_none()
-                || event.more.block.is_none()
-                || last.block == event.more.block;
-            // A second failure can only be about the same attempt if it says something new.
-            let fresh = !last.answered
-                || (failed(event.kind)
-                    && failed(last.kind)
-                    && (last.block.is_none() || event.more.block.is_none()));
+            let (block, start) = (event.more.block, event.more.start_byte);
+            let blocks = last.block.is_none() || block.is_none() || last.block == block;
+            // The kernel names the range, then whoever asked it names the block.
+            let range_first = last.start.is_some() && last.block.is_none();
+            let complements = range_first && block.is_some() && start.is_none();
+            let fresh = !last.answered || failed(event.kind) && failed(last.kind) && complements;
             same && near && blocks && fresh
         });
         let Some(open) = open else {
@@ -74,13 +75,14 @@ impl Attempts {
                 event.more.reason = None;
             }
         }
-        let (kind, line) = (event.kind, event.line);
+        let (kind, line, start) = (event.kind, event.line, event.more.start_byte.or(open.start));
         draft.events.amend(open.index, event);
         draft.section_is(block, state_after(kind));
         self.last = Some(Attempt {
             index: open.index,
             kind,
             block,
+            start,
             line,
             answered: true,
         });

@@ -27,6 +27,12 @@ pub fn clean(bytes: &[u8]) -> Cleaned<'_> {
         };
     if is_quoted_printable(&plain) {
         let (text, numbers) = decode(&plain);
+        // What was encoded may be a blank that does not break.
+        let text = if memchr(0xc2, &text).is_some() {
+            self::plain(&text)
+        } else {
+            text
+        };
         return Cleaned {
             text: Cow::Owned(text),
             numbers: Some(numbers),

@@ -14,6 +14,9 @@ use super::model::{Device, Diagnostic, Range, Section, SectionState, Severity, T
 use super::page_size::PageSizes;
 use super::text::Counter;
 
+/// No machine has so many pages or kibibytes, nor counts so many events while it is up.
+const MOST: i64 = 1 << 44;
+
 /// A count in the unit of its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
@@ -239,6 +242,13 @@ impl Draft {
 
     /// Says it if a counter had wrapped, and gives its value.
     pub fn value(&mut self, line: u64, field: &str, counter: Counter) -> i64 {
+        if counter.value > MOST {
+            let value = counter.value;
+            self.warn(
+                line,
+                format!("{field} is {value}, which can hardly be right"),
+            );
+        }
         if counter.wrapped {
             self.error(
                 line,

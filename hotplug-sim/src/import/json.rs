@@ -139,13 +139,15 @@ pub fn begins(line: &Line<'_>, after: &Scanner<'_>) -> bool {
     }
 }
 
-/// Reads the document that begins at `line`; `scanner` stands behind that line and is moved behind the document's last.
+/// Reads the document that begins at `line`; `scanner` stands behind that line and is moved behind
+/// the document's last, or before the line that breaks it.
 pub fn read<'a>(line: &Line<'a>, scanner: &mut Scanner<'a>) -> Document {
     let mut reader = Reader {
         scanner,
         text: line.body(),
         at: 0,
         line: line.number,
+        before: None,
         broken: false,
         ended: false,
     };
@@ -160,6 +162,10 @@ pub fn read<'a>(line: &Line<'a>, scanner: &mut Scanner<'a>) -> Document {
             .iter()
             .all(|byte| byte.is_ascii_whitespace() || *byte == b',');
     let broken = (reader.broken || trailing).then_some(reader.line);
+    if let Some(before) = reader.before.take().filter(|_| reader.broken) {
+        // The line that makes no sense here may make sense by itself.
+        *reader.scanner = before;
+    }
     Document {
         value,
         broken,
@@ -172,6 +178,8 @@ struct Reader<'s, 'a> {
     text: &'a [u8],
     at: usize,
     line: u64,
+    /// Where the scanner stood before this line, if it is not the first.
+    before: Option<Scanner<'a>>,
     broken: bool,
     ended: bool,
 }
@@ -186,6 +194,7 @@ impl Reader<'_, '_> {
                 }
                 self.at += 1;
             }
+            self.before = Some(self.scanner.clone());
             match self.scanner.next() {
                 Some(line) => {
                     self.text = line.body();
@@ -226,59 +235,56 @@ impl Reader<'_, '_> {
     }
 
     fn object(&mut self, depth: usize) -> Value {
-        self.at += 1;
         let mut entries = Vec::new();
-        loop {
-            match self.peek() {
-                Some(b'}') => {
-                    self.at += 1;
-                    break;
-                }
-                Some(b',') if !entries.is_empty() => self.at += 1,
-                Some(b'"') => {
-                    let Some(name) = self.string() else { break };
-                    if self.peek() != Some(b':') {
-                        self.broken |= !self.ended;
-                        break;
-                    }
-                    self.at += 1;
-                    let value = self.value(depth + 1);
-                    // A value that stops in the middle is kept if it is made of parts.
-                    entries.extend(value.map(|value| (name, value)));
-                    if self.stopped() {
-                        break;
-                    }
-                }
-                Some(_) => {
-                    self.broken = true;
-                    break;
-                }
-                None => break,
+        while self.goes_on(b'}', entries.is_empty()) {
+            if self.peek() != Some(b'"') {
+                self.broken |= !self.ended;
+                break;
             }
+            let Some(name) = self.string() else { break };
+            if self.peek() != Some(b':') {
+                self.broken |= !self.ended;
+                break;
+            }
+            self.at += 1;
+            // A value that stops in the middle is kept if it is made of parts.
+            entries.extend(self.value(depth + 1).map(|value| (name, value)));
         }
         Value::Object(entries)
     }
 
     fn list(&mut self, depth: usize) -> Value {
-        self.at += 1;
         let mut items = Vec::new();
-        loop {
-            match self.peek() {
-                Some(b']') => {
-                    self.at += 1;
-                    break;
-                }
-                Some(b',') if !items.is_empty() => self.at += 1,
-                Some(_) => {
-                    items.extend(self.value(depth + 1));
-                    if self.stopped() {
-                        break;
-                    }
-                }
-                None => break,
-            }
+        while self.goes_on(b']', items.is_empty()) {
+            items.extend(self.value(depth + 1));
         }
         Value::List(items)
+    }
+
+    /// Steps over the opening bracket or a comma; `false` behind the closing one, or where there is none of them.
+    fn goes_on(&mut self, close: u8, first: bool) -> bool {
+        if self.stopped() {
+            return false;
+        }
+        if first {
+            self.at += 1;
+        }
+        match self.peek() {
+            Some(byte) if byte == close => {
+                self.at += 1;
+                false
+            }
+            Some(_) if first => true,
+            Some(b',') => {
+                self.at += 1;
+                true
+            }
+            Some(_) => {
+                self.broken = true;
+                false
+            }
+            None => false,
+        }
     }
 
     /// A text. It must end on its line; line feeds inside are escaped.
@@ -333,7 +339,16 @@ impl Reader<'_, '_> {
             self.at += 1;
         }
         let word = &self.text[start..self.at];
-        if word.is_empty() {
+        let known = matches!(word, b"true" | b"false" | b"null");
+        let number = word
+            .first()
+            .is_some_and(|byte| byte.is_ascii_digit() || *byte == b'-');
+        if !known
+            && !number
+            && !b"true false null"
+                .windows(word.len().max(1))
+                .any(|part| part == word)
+        {
             return self.fail();
         }
         if self.at == self.text.len() && self.scanner.clone().next().is_none() {
@@ -388,7 +403,7 @@ mod tests {
         let (document, next) = parse("{ \"a\": 1,\n  oops }\nmore\n");
         assert_eq!(
             (document.broken, document.cut, next),
-            (Some(2), false, Some(3))
+            (Some(2), false, Some(2))
         );
         assert_eq!(document.value.get("a").and_then(Json::number), Some(1));
     }

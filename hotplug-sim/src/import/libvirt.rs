@@ -100,38 +100,70 @@ pub fn read<'a>(line: &Line<'a>, scanner: &mut Scanner<'a>, draft: &mut Draft) {
 fn document<'a>(line: &Line<'a>, scanner: &mut Scanner<'a>) -> (Vec<u8>, Vec<u64>, bool) {
     let mut text = Vec::new();
     let mut numbers = Vec::new();
-    let mut depth: i64 = 0;
+    let mut depth = Depth::default();
     let mut next = Some(*line);
     while let Some(line) = next {
         text.extend_from_slice(line.text);
         text.push(b'\n');
         numbers.push(line.number);
-        depth += depth_of(line.text);
-        if depth <= 0 && !line.body().starts_with(b"<?") && !line.body().starts_with(b"<!--") {
-            return (text, numbers, line.cut && depth < 0);
+        depth.line(line.text);
+        let prolog = !depth.opened;
+        if depth.open <= 0 && !depth.comment && !prolog {
+            return (text, numbers, line.cut && depth.open < 0);
         }
-        next = scanner.next();
+        let mut ahead = scanner.clone();
+        // A line of a log is not part of it, nor is anything but an element behind a lone comment.
+        next = ahead
+            .next()
+            .filter(|next| !next.logged || line.logged)
+            .filter(|next| !prolog || depth.comment || next.body().starts_with(b"<"));
+        if next.is_none() {
+            return (text, numbers, scanner.clone().next().is_none());
+        }
+        *scanner = ahead;
     }
     (text, numbers, true)
 }
 
-/// How many more elements a line opens than it closes.
-fn depth_of(line: &[u8]) -> i64 {
-    let mut depth = 0;
-    for at in memchr::memchr_iter(b'<', line) {
-        let rest = &line[at + 1..];
-        let end = rest
-            .iter()
-            .position(|byte| *byte == b'>')
-            .unwrap_or(rest.len());
-        match rest.first() {
-            Some(b'/') => depth -= 1,
-            Some(b'?' | b'!') | None => {}
-            Some(_) if rest[..end].ends_with(b"/") => {}
-            Some(_) => depth += 1,
+/// How deep in elements a line ends, and whether in a comment.
+#[derive(Default)]
+struct Depth {
+    open: i64,
+    comment: bool,
+    /// An element was met.
+    opened: bool,
+}
+
+impl Depth {
+    fn line(&mut self, line: &[u8]) {
+        let mut rest = line;
+        loop {
+            if self.comment {
+                let Some(after) = text::after(rest, "-->") else {
+                    return;
+                };
+                self.comment = false;
+                rest = after;
+            }
+            let Some(after) = text::after(rest, "<") else {
+                return;
+            };
+            rest = after;
+            let end = rest
+                .iter()
+                .position(|byte| *byte == b'>')
+                .unwrap_or(rest.len());
+            match rest.first() {
+                Some(b'/') => self.open -= 1,
+                Some(b'!') => self.comment = rest.starts_with(b"!--"),
+                Some(b'?') | None => {}
+                Some(_) => {
+                    self.opened = true;
+                    self.open += i64::from(!rest[..end].ends_with(b"/"));
+                }
+            }
         }
     }
-    depth
 }
 
 fn line_at(text: &str, numbers: &[u64], at: usize) -> u64 {

@@ -57,11 +57,15 @@ impl PageSizes {
 
     /// A number of pages that lie in so many bytes, and need not be all of them.
     pub fn at_most(&mut self, line: u64, pages: u64, bytes: u64) {
-        self.keep_if(line, |size| {
+        let fits = |size: u64| {
             pages
                 .checked_mul(size)
                 .is_some_and(|counted| counted <= bytes)
-        });
+        };
+        // If none fits, not all of the memory is shown.
+        if CANDIDATES.iter().any(|size| fits(*size)) {
+            self.keep_if(line, fits);
+        }
     }
 
     /// A number of pages that are most of so many bytes: the allocator's total of a boot log.

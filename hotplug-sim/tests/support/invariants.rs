@@ -69,7 +69,7 @@ fn zone_invariants(zone: &Value) -> Vec<String> {
     let number = |name: &str| zone[name].as_i64();
     let holes = number("spanned")
         .zip(number("present"))
-        .map(|(spanned, present)| spanned - present);
+        .and_then(|(spanned, present)| i64::checked_sub(spanned, present));
     if holes != number("holes") {
         bad.push(format!("holes are not spanned less present: {zone}"));
     }
