@@ -221,6 +221,35 @@ fn mails_wrap_reports_without_prefixes_too() {
 }
 
 #[test]
+fn what_people_write_between_lines_is_not_taken_for_their_rest() {
+    let text = "\
+Node 0 Normal free:4248kB min:1696kB low:2120kB high:2544kB
+as you can see the zone is
+below its mark, and
+Node 0 Normal: 1062*4kB (UM) 0*8kB = 4248kB
+the list agrees.
+Node 0 active_anon:4kB inactive_anon:8kB
+so there.
+";
+    assert_import(
+        "prose",
+        text,
+        0,
+        &[
+            ("nodes[0].zones[name=Normal].watermarks.high", json!(636)),
+            (
+                "nodes[0].zones[name=Normal].free_blocks_by_order",
+                json!([1062, 0]),
+            ),
+            (
+                "diagnostics[severity=warning].line",
+                json!({ "list": [2, 3, 5, 7] }),
+            ),
+        ],
+    );
+}
+
+#[test]
 fn a_list_that_does_not_add_up_is_said() {
     let text =
         "Node 0 DMA: 1*4kB (U) 1*8kB (U) = 16kB\nNode 0 Normal: 1*4kB (U) 1*16kB (U) = 20kB\n";

@@ -248,8 +248,8 @@ pub fn is_unfinished(rest: &[u8]) -> bool {
 }
 
 fn unfinished(line: &Line<'_>, draft: &mut Draft, in_nodes: bool) -> Option<Outcome> {
-    if line.wraps {
-        return Some(Outcome::More);
+    if let Some(outcome) = line.unfinished() {
+        return Some(outcome);
     }
     draft.boot.cut |= in_nodes && line.cut;
     draft.cut(line.number, "the line ends in a range");

@@ -18,8 +18,10 @@ pub fn line(body: &[u8], line: &Line<'_>, draft: &mut Draft) -> Option<Outcome> 
         text::after(body, "mobility grouping").and_then(|rest| text::after(rest, "Total pages:"))
     {
         let rest = rest.trim_ascii();
-        if rest.is_empty() && line.wraps {
-            return Some(Outcome::More);
+        if rest.is_empty()
+            && let Some(outcome) = line.unfinished()
+        {
+            return Some(outcome);
         }
         if let Some(pages) = text::dec(rest).filter(|_| !line.cut) {
             draft.boot.listed = Some((pages, line.number));
@@ -147,7 +149,11 @@ fn memory(rest: &[u8], line: &Line<'_>, draft: &mut Draft) -> Option<Outcome> {
             ),
         );
     }
-    draft.totals_kib = [Some(free), total.map(|total| total - absent), reserved];
+    draft.totals_kib = [
+        Some(free),
+        total.map(|total| total.saturating_sub(absent)),
+        reserved,
+    ];
     draft.boot.memory_line = line.number;
     Some(Outcome::Yes)
 }

@@ -43,8 +43,8 @@ fn e820(body: &[u8], line: &Line<'_>, draft: &mut Draft) -> Option<Outcome> {
     let (start, end, kind) = if let Some((start, end, rest)) = mem_range(rest) {
         (start, end, rest.trim_ascii())
     } else if is_unfinished(rest) {
-        if line.wraps {
-            return Some(Outcome::More);
+        if let Some(outcome) = line.unfinished() {
+            return Some(outcome);
         }
         draft.cut(line.number, "the line ends in a range");
         return Some(Outcome::Empty);
@@ -108,8 +108,8 @@ fn srat(body: &[u8], line: &Line<'_>, draft: &mut Draft) -> Option<Outcome> {
     let (start, end, tail) = if let Some(range) = mem_range(rest) {
         range
     } else if is_unfinished(rest) {
-        if line.wraps {
-            return Some(Outcome::More);
+        if let Some(outcome) = line.unfinished() {
+            return Some(outcome);
         }
         draft.cut(line.number, "the line ends in a range");
         return Some(Outcome::Empty);

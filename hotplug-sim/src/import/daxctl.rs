@@ -132,7 +132,7 @@ fn memory_block(
     let path = text::after(says, "/sys/devices/system/")?;
     let (block, _) = block_file(path)?;
     let Some(at) = text::find(path, ": ") else {
-        return line.wraps.then_some(Outcome::More);
+        return line.unfinished();
     };
     let reason = lossy(path[at + 2..].trim_ascii());
     let mut event = Event::new(kind, line.number);

@@ -6,6 +6,7 @@
 
 use memchr::memchr;
 
+use super::outcome::Outcome;
 use super::text::{self, strip, take_dec, take_seconds};
 
 /// One line of a source, without its prefixes.
@@ -23,6 +24,8 @@ pub struct Line<'a> {
     pub cut: bool,
     /// The next one may be its continuation: an unfinished line is then better left to be joined.
     pub wraps: bool,
+    /// It was joined from several: what still makes no sense was no continuation.
+    pub joined: bool,
     /// Its length in the file, in bytes, for telling terminal wraps.
     pub width: usize,
 }
@@ -37,6 +40,7 @@ impl<'a> Line<'a> {
             logged: false,
             cut,
             wraps: false,
+            joined: false,
             width: raw.len(),
         };
         // A journal line can carry several: date, host, `kernel:`, the kernel's own stamp, the caller.
@@ -56,6 +60,16 @@ impl<'a> Line<'a> {
         self.text.trim_ascii_start()
     }
 
+    /// What to say of an unfinished line: that more is wanted, or that what was joined to it does
+    /// not belong. `None` if the line is all there is, and is to be kept as far as it goes.
+    pub fn unfinished(&self) -> Option<Outcome> {
+        match (self.wraps, self.joined) {
+            (true, _) => Some(Outcome::More),
+            (false, true) => Some(Outcome::No),
+            (false, false) => None,
+        }
+    }
+
     /// The same line with other text: one that was joined from two.
     pub fn with_text<'b>(&self, text: &'b [u8], cut: bool) -> Line<'b> {
         Line {
@@ -65,6 +79,7 @@ impl<'a> Line<'a> {
             logged: self.logged,
             cut,
             wraps: false,
+            joined: true,
             width: self.width,
         }
     }

@@ -116,7 +116,7 @@ impl Offline {
             return None;
         };
         let Some((start, end, tail)) = mem_range(rest) else {
-            return line.wraps.then_some(Outcome::More);
+            return line.unfinished();
         };
         let tail = tail.trim_ascii();
         let failed = strip(tail, "failed").or_else(|| strip(tail, "is onlined").map(|_| tail));
@@ -124,13 +124,14 @@ impl Offline {
             return Some(Outcome::More);
         }
         let kind = match (kind, failed) {
-            (EventKind::OfflineFailed, None) if has(tail, "succe") || tail.is_empty() => {
+            (kind, Some(_)) => kind,
+            (EventKind::OfflineFailed, None) if tail.is_empty() || has(tail, "succe") => {
                 EventKind::Offline
             }
-            (EventKind::OnlineFailed, None) if has(tail, "succe") || tail.is_empty() => {
+            (EventKind::OnlineFailed, None) if tail.is_empty() || has(tail, "succe") => {
                 EventKind::Online
             }
-            _ => kind,
+            _ => return None,
         };
         let reason = failed
             .map(|reason| reason.trim_ascii())

@@ -98,6 +98,9 @@ impl Oom {
         if line.wraps && !(ended && whole) {
             return Outcome::More;
         }
+        if line.joined && !all.iter().all(|word| is_sound(word)) {
+            return Outcome::No;
+        }
         draft.met(Format::Oom);
         draft.zones.show(node, name, Aspect::Report, line.number);
         self.zone = Some((node, name.to_string()));

@@ -57,8 +57,8 @@ pub fn list(node: u32, name: &str, rest: &[u8], line: &Line<'_>, draft: &mut Dra
     }
     let read = parse(rest);
     let complete = read.sum_kib.is_some() && read.broken.is_none();
-    if line.wraps && !complete {
-        return Outcome::More;
+    if !complete && let Some(outcome) = line.unfinished() {
+        return outcome;
     }
     let who = format!("the list of zone {name} of node {node}");
     if read.wrapped {

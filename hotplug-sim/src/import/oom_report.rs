@@ -62,6 +62,11 @@ impl Report {
         if !known {
             return Outcome::No;
         }
+        if !all.last().is_some_and(|last| is_sound(last))
+            && let Some(outcome) = line.unfinished()
+        {
+            return outcome;
+        }
         let (mut free, mut odd) = (None, None);
         for (at, word) in all.iter().enumerate() {
             if is_sound(word) && !(line.cut && at + 1 == all.len()) {
@@ -80,9 +85,6 @@ impl Report {
                     _ => {}
                 }
             } else if at + 1 == all.len() {
-                if line.wraps {
-                    return Outcome::More;
-                }
                 draft.cut(
                     line.number,
                     format!("the line ends in {}", text::lossy(word)),

@@ -209,8 +209,10 @@ impl QemuMonitor {
         let Some(kind) = kind else {
             return Some(Outcome::Empty);
         };
-        if word.is_empty() && line.wraps {
-            return Some(Outcome::More);
+        if word.is_empty()
+            && let Some(outcome) = line.unfinished()
+        {
+            return Some(outcome);
         }
         if line.cut && !matches!(word, b"true" | b"false") {
             draft.cut(

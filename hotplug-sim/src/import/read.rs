@@ -119,26 +119,31 @@ impl Reader {
         }
         self.guesses += u32::from(guess);
         let mut joined = (line.text.to_vec(), line.cut, line.width);
-        let mut ahead = scanner.clone();
+        let mut end = scanner.clone();
         for _ in 0..MOST_JOINS {
             if stands_alone(&next, self.only) {
                 break;
             }
+            let mut ahead = end.clone();
             ahead.next();
             // A terminal breaks at its edge, a mail at a blank, which it eats.
             let edge = matches!(joined.2, 80 | 100 | 120 | 132);
             let gap: &[u8] = if edge { b"" } else { b" " };
             let glued = [joined.0.as_slice(), gap, next.text.trim_ascii()].concat();
-            joined = (glued, next.cut, next.width);
             let after = ahead.clone().next();
             let after = after.filter(|after| may_continue(line, after) && !guess);
-            let mut tried = line.with_text(&joined.0, joined.1);
+            let mut tried = line.with_text(&glued, next.cut);
             tried.wraps = after.is_some();
-            let outcome = self.parse(&tried);
-            if matches!(outcome, Outcome::Yes | Outcome::Empty) {
-                *scanner = ahead;
-                return outcome;
+            match self.parse(&tried) {
+                Outcome::More => {}
+                Outcome::No => break,
+                outcome => {
+                    *scanner = ahead;
+                    return outcome;
+                }
             }
+            joined = (glued, next.cut, next.width);
+            end = ahead;
             let Some(after) = after else { break };
             next = after;
         }
@@ -146,7 +151,7 @@ impl Reader {
         if joined.0.len() > line.text.len() && !guess {
             let outcome = self.parse(&line.with_text(&joined.0, joined.1));
             if matches!(outcome, Outcome::Yes | Outcome::Empty) {
-                *scanner = ahead;
+                *scanner = end;
                 return outcome;
             }
         }

@@ -78,8 +78,8 @@ fn is_silent(name: &[u8]) -> bool {
 
 /// An event that lacks a field it must have: the line is cut, or damaged.
 pub(super) fn lacking(found: &Found<'_>, line: &Line<'_>, draft: &mut Draft) -> Outcome {
-    if line.wraps {
-        return Outcome::More;
+    if let Some(outcome) = line.unfinished() {
+        return outcome;
     }
     let what = format!("{} lacks fields", lossy(found.name));
     if line.cut {

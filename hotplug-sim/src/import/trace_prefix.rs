@@ -21,29 +21,44 @@ pub struct Prefix<'a> {
 impl<'a> Prefix<'a> {
     /// Reads what stands before the name of an event.
     pub fn read(before: &'a [u8]) -> Prefix<'a> {
+        let stamp = time(before);
         let mut prefix = Prefix {
-            time: time(before),
+            time: stamp.map(|(time, _)| time),
             ..Prefix::default()
         };
-        match cpu_bracket(before) {
-            Some((open, cpu)) => {
-                prefix.cpu = Some(cpu);
-                prefix.task_and_pid(before[..open].trim_ascii());
-            }
-            None if prefix.latency(before) => {}
-            None => {
-                // ` 24)               |  /* `
-                let inner = before.trim_ascii_start();
-                let digits = inner
-                    .iter()
-                    .take_while(|byte| byte.is_ascii_digit())
-                    .count();
-                if inner.get(digits) == Some(&b')') {
-                    prefix.cpu = small(&inner[..digits]);
-                }
+        if let Some((open, cpu)) = cpu_bracket(before) {
+            prefix.cpu = Some(cpu);
+            prefix.task_and_pid(before[..open].trim_ascii());
+        } else if !prefix.latency(before) && !prefix.graph(before) {
+            // perf without its CPU column: `bash 1234 12345.678901: kmem:`
+            if let Some((_, start)) = stamp {
+                prefix.task_and_pid(before[..start].trim_ascii());
             }
         }
         prefix
+    }
+
+    /// ` 24)               |  /* `, also with a time before it or a task before the bar. Says whether it is one.
+    fn graph(&mut self, before: &'a [u8]) -> bool {
+        let mut rest = before.trim_ascii_start();
+        if let Some((time, tail)) = take_seconds(rest) {
+            let Some(tail) = tail.trim_ascii_start().strip_prefix(b"|") else {
+                return false;
+            };
+            self.time = Some(time);
+            rest = tail.trim_ascii_start();
+        }
+        let Some((cpu, rest)) = take_dec(rest) else {
+            return false;
+        };
+        let Some(rest) = rest.strip_prefix(b")") else {
+            return false;
+        };
+        self.cpu = u32::try_from(cpu).ok();
+        let bar = rest.iter().position(|byte| *byte == b'|').unwrap_or(0);
+        // A duration stands there too, and ends in `us`.
+        self.task_and_pid(rest[..bar].trim_ascii());
+        true
     }
 
     /// `    bash-1994    0d..1    5us+: `, the latency format; the time in it counts from the start
@@ -152,8 +167,9 @@ fn cpu_bracket(before: &[u8]) -> Option<(usize, u32)> {
     None
 }
 
-/// The time, which stands before the colon before the event (and before the name of its system).
-fn time(before: &[u8]) -> Option<f64> {
+/// The time, which stands before the colon before the event (and before the name of its system),
+/// and where it begins.
+fn time(before: &[u8]) -> Option<(f64, usize)> {
     let mut rest = before.trim_ascii_end();
     for _ in 0..2 {
         rest = rest.strip_suffix(b":")?.trim_ascii_end();
@@ -162,7 +178,7 @@ fn time(before: &[u8]) -> Option<f64> {
             .rposition(|byte| !byte.is_ascii_digit() && *byte != b'.')
             .map_or(0, |at| at + 1);
         if let Some((seconds, b"")) = take_seconds(&rest[start..]) {
-            return Some(seconds);
+            return Some((seconds, start));
         }
         // `kmem:` of perf.
         let system = rest
@@ -231,6 +247,20 @@ mod tests {
                 Some(1994),
                 Some(0),
                 None,
+            ),
+            (
+                " 1210.268022 |   1)  bash-1994    |               |  /* ",
+                Some("bash"),
+                Some(1994),
+                Some(1),
+                Some(1_210.268_022),
+            ),
+            (
+                "bash  1994 12345.678901: kmem:",
+                Some("bash"),
+                Some(1994),
+                None,
+                Some(12_345.678_901),
             ),
             ("  ", None, None, None, None),
             (

@@ -95,11 +95,7 @@ impl VirtioMem {
         {
             let rest = rest.trim_ascii();
             let Some((start, end, _)) = hex_range(rest).filter(|(.., tail)| tail.is_empty()) else {
-                return if line.wraps {
-                    Outcome::More
-                } else {
-                    Outcome::No
-                };
+                return line.unfinished().unwrap_or(Outcome::No);
             };
             // A last line without a line feed may lack digits of the end.
             if line.cut {
@@ -263,7 +259,7 @@ fn size_message(says: &[u8], line: &Line<'_>, device: &str, draft: &mut Draft) -
         .find(|key| key.as_bytes() == &says[..colon])?;
     let word = says[colon + 1..].trim_ascii();
     if word.is_empty() {
-        return line.wraps.then_some(Outcome::More);
+        return line.unfinished();
     }
     let value = text::number(word)?;
     if line.cut {

@@ -240,8 +240,8 @@ impl Open {
             .strip_prefix(b"(")
             .and_then(|list| list.strip_suffix(b")"))
         else {
-            if line.wraps {
-                return Outcome::More;
+            if let Some(outcome) = line.unfinished() {
+                return outcome;
             }
             draft.cut(line.number, "the line ends in the protection");
             return Outcome::Empty;
