@@ -5,7 +5,7 @@
 //! full array and one of no slots cost a look. A short answer is ordinary; at least one page comes
 //! if one can be had within the deadline.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hugepool_shm::{
     lane_client::{Miss, Taken},
@@ -142,7 +142,7 @@ pub(crate) fn exact(request: &Request<'_>, n: usize) -> Result<Vec<Page>, Shortf
     let shortfall = match may_call(request, taken.miss, true) {
         Err(why) => Some(why),
         // It waits for all of them.
-        Ok(()) => match call(request, &mut slots, nr_missing, request.deadline) {
+        Ok(()) => match call(request, &mut slots, nr_missing, true, end_of(request)) {
             (count, _) if count == nr_missing => None,
             (_, shortfall) => Some(shortfall.unwrap_or(Shortfall::DaemonAway)),
         },
@@ -188,23 +188,32 @@ fn remainder(
         let nr_wanted = u32::try_from(nr_missing).unwrap_or(u32::MAX);
         request.client.inner().lanes.want(class, nr_wanted);
     }
+    let ends = end_of(request);
     // With a page in hand there is nothing to wait for.
-    let wait = if taken.count > 0 {
-        Duration::ZERO
-    } else {
-        request.deadline
-    };
+    let may_wait = taken.count == 0 && !request.deadline.is_zero();
     let only_one = nr_missing == 1;
-    let first_wait = if only_one { wait } else { Duration::ZERO };
-    let (count, shortfall) = call(request, slots, nr_missing, first_wait);
-    if count > 0 || only_one || wait.is_zero() || !may_help(shortfall) {
+    let (count, shortfall) = call(request, slots, nr_missing, may_wait && only_one, ends);
+    if count > 0 || only_one || !may_wait || !may_help(shortfall) {
         return shortfall;
     }
-    match call(request, slots, 1, wait) {
+    match call(request, slots, 1, true, ends) {
         // The first reason still holds for the rest.
         (1.., _) => shortfall,
         (0, later) => later.or(shortfall),
     }
+}
+
+/// Until when the daemon may answer. Who does not want to wait for pages still has to wait for an
+/// answer.
+fn end_of(request: &Request<'_>) -> Instant {
+    let patience = match request.deadline {
+        Duration::ZERO => request.client.deadline(),
+        deadline => deadline,
+    };
+    // One too long for the clock is as good as a day.
+    let now = Instant::now();
+    now.checked_add(patience)
+        .unwrap_or(now + Duration::from_secs(86_400))
 }
 
 /// Whether waiting may change this answer.
@@ -245,19 +254,23 @@ fn call(
     request: &Request<'_>,
     slots: &mut [Option<Page>],
     n: usize,
-    wait: Duration,
+    may_wait: bool,
+    ends: Instant,
 ) -> (usize, Option<Shortfall>) {
     let inner = request.client.inner();
     inner.follow_sections();
     let mut empty = slots.iter_mut().filter(|slot| slot.is_none());
     let mut nr_left = n;
+    let mut may_retry = true;
     loop {
+        let left = ends.saturating_duration_since(Instant::now());
         let want = Want {
             zone: request.zone.unwrap_or_default(),
             order: request.order.get(),
             migratetype: request.migratetype,
             nr_blocks: nr_left,
-            wait,
+            wait: if may_wait { left } else { Duration::ZERO },
+            patience: left,
         };
         let asked = want.nr_asked();
         let lent = inner.remote.alloc_bulk(&want);
@@ -270,7 +283,10 @@ fn call(
             }
         });
         nr_left -= nr_lent.min(nr_left);
-        let has_news = lent.shortfall == Some(Shortfall::NotMapped) && inner.follow_sections();
+        // Once: a section that cannot be mapped is news each time.
+        let has_news =
+            may_retry && lent.shortfall == Some(Shortfall::NotMapped) && inner.follow_sections();
+        may_retry &= !has_news;
         if nr_left == 0 || (nr_lent < asked && !has_news) {
             let shortfall = if nr_left == 0 { None } else { lent.shortfall };
             return (n - nr_left, shortfall);

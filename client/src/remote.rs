@@ -56,8 +56,10 @@ pub(crate) struct Want<'a> {
     pub(crate) order: u8,
     pub(crate) migratetype: RawMigratetype,
     pub(crate) nr_blocks: usize,
-    /// How long the daemon may wait until it has one block; zero for what there is.
+    /// How long the daemon may wait until it has all of them; zero for what there is.
     pub(crate) wait: Duration,
+    /// How long it may take to answer at all, at least.
+    pub(crate) patience: Duration,
 }
 
 impl Want<'_> {
@@ -127,7 +129,11 @@ impl Remote {
             return Lent::nothing(Shortfall::DaemonAway);
         };
         let header = self.calls().begin();
-        let limit = want.wait.min(MAX_WAIT).saturating_add(GRACE);
+        let limit = want
+            .wait
+            .max(want.patience)
+            .min(MAX_WAIT)
+            .saturating_add(GRACE);
         let call = async {
             let mut pages = dialled.pages.clone();
             let answer = pages.alloc_bulk(self.request(want, &header)).await;
@@ -228,7 +234,7 @@ impl Remote {
         let channel = {
             // The channel's own task is put on the runtime that is entered.
             let _entered = runtime.enter();
-            endpoint.connect_timeout(GRACE).connect_lazy()
+            endpoint.connect_lazy()
         };
         Some(Dialled {
             runtime,

@@ -25,7 +25,13 @@ fn the_daemon() {
 #[test]
 fn the_victim() {
     let Ok(dir) = env::var(VICTIM) else { return };
-    let client = Client::attach(Options::default().runtime_dir(dir).name("victim")).unwrap();
+    let client = Client::attach(
+        Options::default()
+            .runtime_dir(dir)
+            .name("victim")
+            .deadline(support::PATIENCE),
+    )
+    .unwrap();
     let mut held: Vec<Page> = Vec::new();
     assert_eq!(client.alloc_pages_bulk_list(300, &mut held).populated, 300);
     held.push(client.alloc_pages(Order::new(9).unwrap()).unwrap());

@@ -38,7 +38,7 @@ fn r17_who_asks_when_all_is_taken_is_told_so_and_nobody_else_notices() {
     let mut all = take_all(&first);
     all.iter_mut().for_each(|page| page[0] = 0x77);
 
-    let short = second.with_deadline(Duration::from_millis(20));
+    let short = second.with_deadline(Duration::ZERO);
     let answer = short.alloc_page().map(|page| page.pfn());
     let is_typed = matches!(
         answer,

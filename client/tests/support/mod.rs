@@ -110,7 +110,11 @@ impl Daemon {
 
     /// How to attach to it.
     pub fn options(&self, name: &str) -> Options {
-        Options::default().runtime_dir(&self.dir).name(name)
+        // On a busy machine an answer may take long; no test means that.
+        Options::default()
+            .runtime_dir(&self.dir)
+            .name(name)
+            .deadline(PATIENCE)
     }
 
     pub fn attach(&self, name: &str) -> Client {

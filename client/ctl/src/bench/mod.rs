@@ -17,7 +17,7 @@ mod svc;
 pub mod victim;
 mod windows;
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use hugepool::{Client, Options, Shortfall};
 use hugepool_proto::v1::{GetStatusRequest, VerifyRequest};
@@ -31,6 +31,9 @@ use crate::{
 };
 
 use self::{daemon::Daemon, report::Report};
+
+/// How long a call may take before a bench gives up.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs one bench.
 pub async fn run(
@@ -87,7 +90,8 @@ fn attach(runtime_dir: Option<&Path>, options: Options) -> Result<Client, Failur
         Some(dir) => options.runtime_dir(dir),
         None => options,
     };
-    Client::attach(options.name("bench"))
+    // Whatever else the machine does: a slow answer is to be measured, not given up.
+    Client::attach(options.name("bench").deadline(PATIENCE))
         .map_err(|error| Failure::refused(error, "see 'hugepoolctl status'"))
 }
 

@@ -12,7 +12,7 @@ use crate::outcome::{Failure, Outcome};
 
 /// The victim's side.
 pub fn hold(nr_pages: usize, runtime_dir: Option<&Path>) -> Result<Outcome, Failure> {
-    let mut options = Options::default().name("victim");
+    let mut options = Options::default().name("victim").deadline(super::PATIENCE);
     if let Some(dir) = runtime_dir {
         options = options.runtime_dir(dir);
     }
