@@ -211,6 +211,16 @@ fn what_the_log_counts_otherwise_is_said_at_its_line() {
 }
 
 #[test]
+fn the_size_of_a_memory_block_is_stated_in_binary_megabytes() {
+    assert_import(
+        "block size",
+        "[    0.165000] x86/mm: Memory block size: 2048MB\n",
+        0,
+        &[("section_bytes", json!(2_147_483_648_u64))],
+    );
+}
+
+#[test]
 fn memblock_and_mips_maps_are_ranges() {
     let text = "\
 [    0.000000] MEMBLOCK configuration:

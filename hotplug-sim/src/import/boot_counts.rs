@@ -28,6 +28,12 @@ pub fn line(body: &[u8], line: &Line<'_>, draft: &mut Draft) -> Option<Outcome> 
         }
         return Some(Outcome::Empty);
     }
+    if let Some(rest) = strip(body, "x86/mm: Memory block size: ") {
+        // The kernel writes MB and shifts by twenty.
+        let megabytes = text::dec(rest.trim_ascii().strip_suffix(b"MB")?)?;
+        draft.section_size(line.number, megabytes.checked_mul(1 << 20)?);
+        return Some(Outcome::Yes);
+    }
     if let Some(rest) = strip(body, "Page orders: ") {
         // POWER prints the shift of a page as `virtual = 16`.
         if let Some(shift) = text::number_after(rest, "virtual = ")
