@@ -259,21 +259,38 @@ impl Owners {
 
     /// Calls back for each lent block headed in the pageblock, by pfn.
     pub fn for_each_head(&self, place: Place, found: &mut dyn FnMut(Pfn, Lent)) {
+        self.heads_from(place, 0, &mut |pfn, lent| {
+            found(pfn, lent);
+            true
+        });
+    }
+
+    /// Calls back for each lent block headed in the pageblock from its page `from` on, by pfn, as
+    /// long as the answer is to go on. Returns the page to go on from, if it is in there.
+    pub fn heads_from(
+        &self,
+        place: Place,
+        from: u32,
+        found: &mut dyn FnMut(Pfn, Lent) -> bool,
+    ) -> Option<u32> {
         let blocks = self.tally.section_blocks(place.section);
         let mut left = blocks.get(place.block).copied().unwrap_or(0);
         let range = self.pageblock_range(place);
-        let mut at = range.start;
+        let mut at = range.start + u64::from(from);
         while left > 0 && at < range.end {
             let pfn = Pfn::new(num::saturate(at));
-            at += match self.cell(pfn) {
-                Cell::Lent(lent) => {
-                    left = left.saturating_sub(lent.order.nr_pages());
-                    found(pfn, lent);
-                    u64::from(lent.order.nr_pages())
-                }
-                Cell::Home { .. } => 1,
+            let Cell::Lent(lent) = self.cell(pfn) else {
+                at += 1;
+                continue;
             };
+            // Not less than what is left from here on: what lies before `from` counts too.
+            left = left.saturating_sub(lent.order.nr_pages());
+            at += u64::from(lent.order.nr_pages());
+            if !found(pfn, lent) {
+                return (at < range.end).then(|| num::saturate(at - range.start));
+            }
         }
+        None
     }
 
     /// As [`for_each_head`](Self::for_each_head), whatever the counts say: for checking them.

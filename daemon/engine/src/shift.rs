@@ -37,13 +37,21 @@ enum Last {
     Over,
 }
 
+/// A page, as a pass comes to it: by task, pageblock of its section, and page of that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct At {
+    task: usize,
+    block: usize,
+    page: u32,
+}
+
 /// Where an operation is with its moves.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shift {
     /// The batch that the runner is at.
     batch: Option<u64>,
-    /// The next pageblock to look at: task, and pageblock of its section.
-    at: (usize, usize),
+    /// The next page to look at.
+    at: At,
     /// When the next pass may begin.
     next_pass: Now,
     pause: Now,
@@ -86,7 +94,7 @@ impl Shift {
 
     /// A pass is through.
     fn end_pass(&mut self, now: Now) {
-        (self.at, self.nr_makings) = ((0, 0), 0);
+        (self.at, self.nr_makings) = (At::default(), 0);
         if self.last == Last::Running {
             self.last = Last::Over;
         }
@@ -105,11 +113,11 @@ impl Engine {
     pub(crate) fn advance_shift(&mut self, operation: &mut Operation, now: Now) {
         if operation.shift.last == Last::NotYet && now >= operation.deadline {
             let shift = &mut operation.shift;
-            (shift.last, shift.at, shift.next_pass) = (Last::Running, (0, 0), now);
+            (shift.last, shift.at, shift.next_pass) = (Last::Running, At::default(), now);
         }
         while operation.shift.batch.is_none()
             && operation.shift.last != Last::Over
-            && (now >= operation.shift.next_pass || operation.shift.at != (0, 0))
+            && (now >= operation.shift.next_pass || operation.shift.at != At::default())
         {
             let (sources, is_through) = self.next_sources(operation);
             if sources.is_empty() {
@@ -135,7 +143,7 @@ impl Engine {
             }
         }
         if let Some(first) = rest.first() {
-            // What did not fit the batch is looked at again: from its pageblock on.
+            // What did not fit the batch is looked at again.
             operation.shift.at = self.place_in(operation, first.pfn);
         }
     }
@@ -175,40 +183,60 @@ impl Engine {
         self.evict_for(&zonelist, first.lent.order, nr_blocks, now) > 0
     }
 
-    /// The next blocks that can be moved: about a batch of them, or what there is among as many as
-    /// may be looked at. And whether the pass is through.
+    /// The next blocks that can be moved: a batch of them, or what there is among as many as may be
+    /// looked at. And whether the pass is through.
     fn next_sources(&self, operation: &mut Operation) -> (Vec<Source>, bool) {
         let geometry = self.custody.zones.geometry();
         let nr_blocks = num::index(geometry.section_pageblocks());
-        let (mut task, mut block) = operation.shift.at;
+        let mut at = operation.shift.at;
         let mut sources = Vec::new();
         let mut nr_looks = 0;
-        while task < operation.tasks.len() && sources.len() < MAX_BLOCKS && nr_looks < MAX_LOOKS {
-            if block == nr_blocks || operation.tasks[task].step != Step::Leaving {
-                (task, block) = (task + 1, 0);
+        let is_enough = |nr_sources, nr_looks| nr_sources >= MAX_BLOCKS || nr_looks >= MAX_LOOKS;
+        while at.task < operation.tasks.len() && !is_enough(sources.len(), nr_looks) {
+            let task = &operation.tasks[at.task];
+            if at.block == nr_blocks || task.step != Step::Leaving {
+                at = At {
+                    task: at.task + 1,
+                    ..At::default()
+                };
                 continue;
             }
-            let section = operation.tasks[task].section().get();
+            let section = task.section().get();
+            let block = at.block;
             let place = Place { section, block };
-            self.custody.owners.for_each_head(place, &mut |pfn, lent| {
+            let look = &mut |pfn, lent| {
                 nr_looks += 1;
-                let is_left_out =
-                    operation.shift.last == Last::NotYet && operation.shift.is_hot(pfn);
+                let shift = &operation.shift;
+                let is_left_out = shift.last == Last::NotYet && shift.is_hot(pfn);
                 if let Standing::Free(named) = self.standing(pfn, &lent)
                     && !is_left_out
                 {
                     sources.push(Source { pfn, lent, named });
                 }
-            });
-            block += 1;
+                !is_enough(sources.len(), nr_looks)
+            };
+            let rest = self.custody.owners.heads_from(place, at.page, look);
+            at = match rest {
+                Some(page) => At { page, ..at },
+                None => At {
+                    block: block + 1,
+                    page: 0,
+                    ..at
+                },
+            };
         }
-        operation.shift.at = (task, block);
-        (sources, task == operation.tasks.len())
+        operation.shift.at = at;
+        (sources, at.task == operation.tasks.len())
     }
 
-    fn place_in(&self, operation: &Operation, pfn: Pfn) -> (usize, usize) {
+    fn place_in(&self, operation: &Operation, pfn: Pfn) -> At {
         let place = self.custody.owners.place(pfn);
+        let geometry = self.custody.zones.geometry();
         let task = operation.task_of(SectionId::new(place.section));
-        (task.unwrap_or(operation.tasks.len()), place.block)
+        At {
+            task: task.unwrap_or(operation.tasks.len()),
+            block: place.block,
+            page: pfn.get() & (geometry.pageblock_pages() - 1),
+        }
     }
 }
