@@ -11,6 +11,7 @@
 //! 4. An ordering above relaxed names its partner by a tag, `SYNC(tag)`, at both ends.
 
 // The memory protocol: from words to lanes, then pages over them.
+pub mod class;
 pub mod control;
 mod control_shape;
 pub mod doorbell;

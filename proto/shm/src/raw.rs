@@ -2,7 +2,7 @@
 //!
 //! A [`RawPage`] read from shared memory is a *claim*: it has no arithmetic here, and becomes a
 //! page frame number of the allocator only where range, owner and generation are checked.
-//! [`Class`] says which of a lane's caches a block belongs to.
+//! Which of a lane's caches a block belongs to says its [`Class`](crate::class::Class).
 //!
 //! Shape, from the lowest bit:
 //!
@@ -17,6 +17,8 @@
 
 use core::num::NonZeroU64;
 
+pub use crate::class::{Class, NR_CLASSES, NR_ORDER_SLOTS, NR_SMALL_ORDERS};
+
 /// Highest order that fits into a page word.
 pub const ORDER_MAX: u32 = 15;
 /// Zones that a page word can tell apart.
@@ -25,14 +27,8 @@ pub const NR_ZONES: usize = 8;
 pub const NR_CLIENTS: usize = 8;
 /// Generations are counted modulo two to this.
 pub const GENERATION_BITS: u32 = 20;
-/// The orders that lanes cache beside the pageblock order: 0..=3.
-pub const NR_SMALL_ORDERS: u32 = 4;
-/// Order slots of the classes: the small orders and the pageblock order.
-pub const NR_ORDER_SLOTS: usize = NR_SMALL_ORDERS as usize + 1;
 /// Migratetypes that can be asked for.
 pub const NR_MIGRATETYPES: usize = 3;
-/// Classes of a lane.
-pub const NR_CLASSES: usize = NR_ORDER_SLOTS * NR_MIGRATETYPES;
 
 const ORDER_SHIFT: u32 = 32;
 const MIGRATETYPE_SHIFT: u32 = 36;
@@ -259,100 +255,7 @@ pub const fn next_generation(generation: u32) -> u32 {
     generation.wrapping_add(1) & GENERATION_MASK
 }
 
-/// One of a lane's caches: an order slot and a migratetype.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Class(u8);
-
-impl Class {
-    /// Order 0, unmovable: what a plain page is.
-    pub const PAGE: Class = Class(0);
-
-    /// Every class, in order of index.
-    pub const ALL: [Class; NR_CLASSES] = {
-        let mut all = [Class(0); NR_CLASSES];
-        let mut index = 1;
-        while index < NR_CLASSES {
-            all[index] = Class(all[index - 1].0 + 1);
-            index += 1;
-        }
-        all
-    };
-
-    /// The class of blocks of `order` asked for as `migratetype`, if lanes cache that order.
-    #[inline]
-    pub const fn new(
-        order: u32,
-        migratetype: RawMigratetype,
-        pageblock_order: u32,
-    ) -> Option<Class> {
-        let slot = if order < NR_SMALL_ORDERS {
-            order
-        } else if order == pageblock_order {
-            NR_SMALL_ORDERS
-        } else {
-            return None;
-        };
-        Class::from_index(slot as usize * NR_MIGRATETYPES + migratetype as usize - 1)
-    }
-
-    /// The class that a page word belongs to, if any.
-    #[inline]
-    pub const fn of(raw: RawPage, pageblock_order: u32) -> Option<Class> {
-        match raw.migratetype() {
-            Some(migratetype) => Class::new(raw.order(), migratetype, pageblock_order),
-            None => None,
-        }
-    }
-
-    /// The class at `index`, below [`NR_CLASSES`].
-    #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "just found to be below 15")]
-    pub const fn from_index(index: usize) -> Option<Class> {
-        if index < NR_CLASSES {
-            Some(Class(index as u8))
-        } else {
-            None
-        }
-    }
-
-    /// Its index, below [`NR_CLASSES`]: order slot times three plus migratetype.
-    #[inline]
-    pub const fn index(self) -> usize {
-        self.0 as usize
-    }
-
-    /// Every class, in order of index.
-    pub fn all() -> impl ExactSizeIterator<Item = Class> + Clone {
-        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]
-            .into_iter()
-            .map(Class)
-    }
-
-    /// The order of its blocks.
-    pub const fn order(self, pageblock_order: u32) -> u32 {
-        const SMALL: [u32; NR_SMALL_ORDERS as usize] = [0, 1, 2, 3];
-        let slot = self.index() / NR_MIGRATETYPES;
-        if slot < SMALL.len() {
-            SMALL[slot]
-        } else {
-            pageblock_order
-        }
-    }
-
-    /// The migratetype of its blocks.
-    pub const fn migratetype(self) -> RawMigratetype {
-        RawMigratetype::ALL[self.0 as usize % NR_MIGRATETYPES]
-    }
-}
-
-impl core::fmt::Debug for Class {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let slot = usize::from(self.0) / NR_MIGRATETYPES;
-        write!(f, "Class(order slot {slot}, {:?})", self.migratetype())
-    }
-}
-
-const _: () = assert!(NR_CLASSES == 15 && size_of::<RawPage>() == 8);
+const _: () = assert!(size_of::<RawPage>() == 8);
 const _: () = assert!(KEY_MASK == 0x0000_0fff_0000_0000);
 
 #[cfg(test)]
@@ -408,20 +311,5 @@ mod tests {
         assert_eq!(PageParts { order: 16, ..fits }.pack(), None);
         assert_eq!(PageParts { zone: 8, ..fits }.pack(), None);
         assert_eq!(PageParts { client: 8, ..fits }.pack(), None);
-    }
-
-    #[test]
-    fn each_class_is_found_again_by_its_order_and_type() {
-        for pageblock_order in [5, 9, 13] {
-            for (index, class) in Class::all().enumerate() {
-                assert_eq!(class.index(), index);
-                let order = class.order(pageblock_order);
-                let found = Class::new(order, class.migratetype(), pageblock_order);
-                assert_eq!(found, Some(class));
-            }
-        }
-        assert_eq!(Class::new(4, RawMigratetype::Movable, 9), None);
-        assert_eq!(Class::new(10, RawMigratetype::Movable, 9), None);
-        assert_eq!(Class::from_index(NR_CLASSES), None);
     }
 }
