@@ -1,7 +1,8 @@
 //! The control segment: the memory that one client and the daemon share, and nobody else.
 //!
 //! It lays [`layout`](crate::layout) over a mapping and hands out the words by what they mean.
-//! The protocols over them are elsewhere: [`LaneClient`](crate::lane_client::LaneClient),
+//! What the two say through its single words is in `control_words.rs`; the protocols over the rest
+//! are elsewhere: [`LaneClient`](crate::lane_client::LaneClient),
 //! [`LaneDaemon`](crate::lane_daemon::LaneDaemon), [`FreeMap`], [`doorbell`](crate::doorbell).
 //! The daemon never reads the header back: it knows the shape of what it made.
 
@@ -10,7 +11,6 @@ use std::sync::Arc;
 #[cfg(not(loom))]
 use crate::control_shape::Offsets;
 pub use crate::control_shape::{ControlError, ControlGeometry, LANES_MAX, SECTIONS_MAX};
-use crate::doorbell;
 use crate::free_map::FreeMap;
 #[cfg(not(loom))]
 use crate::handles::Handles;
@@ -125,14 +125,14 @@ impl ControlSegment {
             .expect(FITS)
     }
 
-    fn announced_words(&self) -> &[AtomicU32] {
+    pub(crate) fn announced_words(&self) -> &[AtomicU32] {
         let Parts { mapping, offsets } = &*self.parts;
         mapping
             .words32(offsets.announced, self.geometry.nr_sections as usize)
             .expect(FITS)
     }
 
-    fn mapped_words(&self) -> &[AtomicU32] {
+    pub(crate) fn mapped_words(&self) -> &[AtomicU32] {
         let Parts { mapping, offsets } = &*self.parts;
         mapping
             .words32(offsets.mapped, self.geometry.nr_sections as usize)
@@ -201,11 +201,11 @@ impl ControlSegment {
         &self.parts.lanes
     }
 
-    fn announced_words(&self) -> &[AtomicU32] {
+    pub(crate) fn announced_words(&self) -> &[AtomicU32] {
         &self.parts.announced
     }
 
-    fn mapped_words(&self) -> &[AtomicU32] {
+    pub(crate) fn mapped_words(&self) -> &[AtomicU32] {
         &self.parts.mapped
     }
 
@@ -270,152 +270,6 @@ impl ControlSegment {
     }
 }
 
-/// What the daemon says and asks.
-impl ControlSegment {
-    /// Announces a section's incarnation, 0 for one that has gone; clients hear of it by
-    /// [`ControlSegment::raise_section_epoch`]. False if there is no such section.
-    pub fn announce(&self, section: u32, incarnation: u32) -> bool {
-        let Some(word) = self.announced_words().get(section as usize) else {
-            return false;
-        };
-        // SYNC(section.announced): the section's storage is there before it is announced.
-        word.store(incarnation, Release);
-        true
-    }
-
-    /// Says that `announced` has changed.
-    pub fn raise_section_epoch(&self, epoch: u32) {
-        // SYNC(section.epoch): publishes the announcements before it.
-        self.header().section_epoch.store(epoch, Release);
-    }
-
-    /// Whether the client says that it has mapped this incarnation of the section: a claim that
-    /// harms nobody but the client, whose touch of an unmapped page faults.
-    pub fn is_mapped(&self, section: u32, incarnation: u32) -> bool {
-        // SYNC(section.mapped): pairs with `mark_mapped`.
-        let word = self
-            .mapped_words()
-            .get(section as usize)
-            .map(|word| word.load(Acquire));
-        word == Some(incarnation) && incarnation != 0
-    }
-
-    /// The section epoch up to which the client says that it has mapped.
-    pub fn mapped_epoch(&self) -> u32 {
-        // SYNC(section.mapped): pairs with `mark_mapped_epoch`.
-        self.header().mapped_epoch.load(Acquire)
-    }
-
-    /// Says that the daemon is about to sleep; it must look at everything once more first.
-    pub fn announce_sleep(&self) {
-        doorbell::announce_sleep(&self.header().sleeping);
-    }
-
-    /// Says that the daemon is awake.
-    pub fn announce_wake(&self) {
-        doorbell::announce_wake(&self.header().sleeping);
-    }
-
-    /// Says that the client is detached or poisoned; `why` is not 0. Its calls are refused from
-    /// now on, its frees go to the free map.
-    pub fn close(&self, why: u32) {
-        // SYNC(control.closed): nothing follows that a client could miss, but waiters are woken
-        // after it and must see it.
-        self.header().closed.store(why, Release);
-    }
-
-    /// Publishes how many pages the client may still claim from others.
-    pub fn set_claim_allowance(&self, nr_pages: u64) {
-        self.header().claim_allowance.store(nr_pages, Relaxed);
-    }
-
-    /// Raises the wake word after news for waiting clients; true if somebody says that it waits,
-    /// and the caller must then wake the futex.
-    pub fn raise_wake(&self) -> bool {
-        let header = self.header();
-        // SYNC(control.wake): what there is news of comes before it.
-        header.wake.fetch_add(1, Release);
-        // SYNC(control.waiters): pairs with the fence in `begin_wait`: the waiter's look at the
-        // wake word and this look cannot both miss.
-        crate::sync::fence(crate::sync::SeqCst);
-        header.waiters.load(Relaxed) != 0
-    }
-}
-
-/// What the client says and asks.
-impl ControlSegment {
-    /// The incarnation in which a section is announced, 0 if it is not there.
-    pub fn announced(&self, section: u32) -> u32 {
-        // SYNC(section.announced): pairs with `announce`.
-        self.announced_words()
-            .get(section as usize)
-            .map_or(0, |word| word.load(Acquire))
-    }
-
-    /// The epoch of the announcements: it has moved when some of them changed.
-    pub fn section_epoch(&self) -> u32 {
-        // SYNC(section.epoch): pairs with `raise_section_epoch`.
-        self.header().section_epoch.load(Acquire)
-    }
-
-    /// Says which incarnation of a section is mapped here, 0 for none; after the map is made,
-    /// before it is taken away.
-    pub fn mark_mapped(&self, section: u32, incarnation: u32) -> bool {
-        let Some(word) = self.mapped_words().get(section as usize) else {
-            return false;
-        };
-        // SYNC(section.mapped): the map was made before.
-        word.store(incarnation, Release);
-        true
-    }
-
-    /// Says up to which section epoch this client has mapped and unmapped.
-    pub fn mark_mapped_epoch(&self, epoch: u32) {
-        // SYNC(section.mapped): the marks come before.
-        self.header().mapped_epoch.store(epoch, Release);
-    }
-
-    /// Says whether this process is registered for the global membarrier.
-    pub fn mark_registered(&self, registered: bool) {
-        self.header()
-            .registered
-            .store(u32::from(registered), Relaxed);
-    }
-
-    /// Why the daemon closed this client, 0 while it has not.
-    pub fn closed(&self) -> u32 {
-        // SYNC(control.closed): pairs with `close`.
-        self.header().closed.load(Acquire)
-    }
-
-    /// Pages that may still be claimed from others.
-    pub fn claim_allowance(&self) -> u64 {
-        self.header().claim_allowance.load(Relaxed)
-    }
-
-    /// The futex word that the daemon raises with news.
-    pub fn wake_word(&self) -> &AtomicU32 {
-        &self.header().wake
-    }
-
-    /// Announces a waiter and returns the wake word's value to wait on. The caller must look
-    /// once more whether there is still something to wait for, then wait for the word to differ,
-    /// then call [`ControlSegment::end_wait`].
-    pub fn begin_wait(&self) -> u32 {
-        let header = self.header();
-        header.waiters.fetch_add(1, Relaxed);
-        // SYNC(control.waiters): pairs with the fence in `raise_wake`.
-        crate::sync::fence(crate::sync::SeqCst);
-        // SYNC(control.wake): pairs with `raise_wake`.
-        header.wake.load(Acquire)
-    }
-
-    /// Takes the waiter's announcement back.
-    pub fn end_wait(&self) {
-        self.header().waiters.fetch_sub(1, Relaxed);
-    }
-}
-
 impl core::fmt::Debug for ControlSegment {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("ControlSegment")
@@ -476,15 +330,5 @@ mod tests {
             made.check_header(),
             Err(ControlError::OtherShape { told: TINY, found })
         );
-    }
-
-    #[test]
-    fn a_section_is_lent_from_only_in_the_incarnation_that_is_mapped() {
-        let segment = ControlSegment::heap(TINY).unwrap();
-        assert!(segment.announce(3, 7) && !segment.announce(4, 7));
-        assert_eq!((segment.announced(3), segment.announced(4)), (7, 0));
-        assert!(!segment.is_mapped(3, 7) && !segment.is_mapped(0, 0));
-        assert!(segment.mark_mapped(3, 7));
-        assert!(segment.is_mapped(3, 7) && !segment.is_mapped(3, 8));
     }
 }

@@ -14,6 +14,7 @@
 pub mod class;
 pub mod control;
 mod control_shape;
+mod control_words;
 pub mod doorbell;
 pub mod free_map;
 pub mod handle;
@@ -32,6 +33,7 @@ mod ring;
 pub mod scribble;
 mod slots;
 mod sync;
+mod taken;
 pub mod transit;
 mod window;
 pub mod words;
