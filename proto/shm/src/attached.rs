@@ -207,13 +207,13 @@ impl Attached {
         };
         let index = parked.pop()?;
         drop(parked);
-        // SAFETY: the value lives in an `Arc` (invariant), whose pointer this is, and which lives
-        // at least as long as this borrow. Given back in `stand_up`.
-        unsafe { Arc::increment_strong_count(self) };
         // SAFETY: `furnish` has filled the place; the index came from `parked`, so no thread has
         // the seat, and the lock has ordered its former user's accesses before ours. The count
-        // just raised keeps it alive until `stand_up`.
+        // raised below keeps it alive until `stand_up`.
         let seat = unsafe { &*self.seat_place(index) };
+        // SAFETY: the pointer is that of the `Arc` this value lives in (`furnish`), which lives at
+        // least as long as this borrow. Given back in `stand_up`.
+        unsafe { Arc::increment_strong_count(seat.attached.load(Relaxed)) };
         seat.nr_users.set(1);
         self.lane_words(index)
             .client
@@ -311,30 +311,29 @@ impl Seat {
     }
 
     /// One user less in the thread that has the seat; the last one parks the lane for the next
-    /// thread. In a forked child nothing happens. The seat must not be used after it.
-    pub(crate) fn stand_up(&self) {
+    /// thread. In a forked child nothing happens. The seat must not be used after it, and what it
+    /// gives back must be dropped where the seat is not borrowed any more: the seat may lie in it.
+    #[must_use]
+    pub(crate) fn stand_up(&self) -> Option<Arc<Attached>> {
         let attached = self.attached.load(Relaxed);
         if attached.is_null() {
-            return;
+            return None;
         }
         let nr_users = self.nr_users.get() - 1;
         self.nr_users.set(nr_users);
         if nr_users > 0 {
-            return;
+            return None;
         }
         // SAFETY: `sit` has raised the count for this user, so the client lives, and this is the
         // one time that it is given back.
         let attached = unsafe { Arc::from_raw(attached.cast_const()) };
-        attached
-            .lane_words(self.index)
-            .client
-            .thread
-            .store(0, Relaxed);
-        let mut parked = attached
-            .parked
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        parked.push(self.index);
+        let words = attached.lane_words(self.index);
+        words.client.thread.store(0, Relaxed);
+        let parked = attached.parked.lock();
+        parked
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(self.index);
+        Some(attached)
     }
 }
 

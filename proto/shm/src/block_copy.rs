@@ -9,6 +9,7 @@
 //! word.
 
 /// From how many words on the wide routines are worth their call.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 const WIDE_FROM: usize = 16;
 
 /// Copies `count` words, and tells whether one of them is 0.

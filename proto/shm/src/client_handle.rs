@@ -334,9 +334,7 @@ impl LocalLane {
 
 impl Drop for LocalLane {
     fn drop(&mut self) {
-        if let Some(seat) = self.seat {
-            seat.stand_up();
-        }
+        drop(self.seat.take().and_then(Seat::stand_up));
     }
 }
 

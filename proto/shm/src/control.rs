@@ -19,9 +19,11 @@ use crate::layout::built;
 use crate::layout::{Header, LAYOUT_VERSION, Lane, MAGIC};
 #[cfg(not(loom))]
 use crate::mapping::Mapping;
+#[cfg(not(loom))]
+use crate::sync::Acquire;
 #[cfg(loom)]
 use crate::sync::AtomicU64;
-use crate::sync::{Acquire, AtomicU32, Relaxed, Release};
+use crate::sync::{AtomicU32, Relaxed, Release};
 
 #[cfg(not(loom))]
 struct Parts {

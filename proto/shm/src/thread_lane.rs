@@ -43,9 +43,7 @@ fn seat_at(index: usize) -> Option<&'static Seat> {
 fn give_up(index: usize) {
     let seat = seat_at(index);
     SEATS.with(|seats| seats[index].set(ptr::null()));
-    if let Some(seat) = seat {
-        seat.stand_up();
-    }
+    drop(seat.and_then(Seat::stand_up));
 }
 
 /// This thread's seat of a client, if it has one already.
