@@ -381,12 +381,13 @@ fn pages_may_be_dropped_in_any_thread_and_after_a_threads_lane_is_gone() {
     let mut list = Vec::new();
     let _ = client.take_into(Class::PAGE, 40, &mut list);
     let late = list.split_off(30);
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            LATE.with(|slot| *slot.0.borrow_mut() = late);
-            drop(list);
-        });
-    });
+    // A scope waits for what a thread does, a join for its destructors too.
+    thread::spawn(move || {
+        LATE.with(|slot| *slot.0.borrow_mut() = late);
+        drop(list);
+    })
+    .join()
+    .unwrap();
     assert_eq!(client.stats().nr_held, 0);
     assert_eq!(stage.everything(), (0..40).collect::<Vec<_>>());
 }
