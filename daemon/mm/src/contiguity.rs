@@ -40,12 +40,27 @@ pub(crate) struct Contiguity {
     mode: ContiguityMode,
     /// The zone's answer; `None` when it has not been asked since the last change.
     zone: Option<bool>,
+    /// The zone is asked, and says yes.
+    trusts_zone: bool,
     /// Managed sections without a hole.
     pub nr_whole_sections: u64,
     zone_hits: u64,
     pageblock_hits: u64,
     misses: u64,
     walks: u64,
+}
+
+impl Contiguity {
+    /// The zone's answer, if it is remembered.
+    pub fn zone(&self) -> Option<bool> {
+        self.zone
+    }
+
+    fn set(&mut self, mode: ContiguityMode, zone: Option<bool>) {
+        self.mode = mode;
+        self.zone = zone;
+        self.trusts_zone = mode.asks_zone() && zone == Some(true);
+    }
 }
 
 /// The contiguity caches of a zone.
@@ -77,30 +92,31 @@ impl Zone {
     #[inline]
     pub fn pageblock_pfn_to_page(&mut self, pfn: Pfn) -> Option<Pfn> {
         let start = pfn.align_down(self.geometry.pageblock_order());
-        let offset = self.offset_of(start)?;
-        let mode = self.contiguity.mode;
-        if mode.asks_zone() && self.contiguity.zone == Some(true) && self.span.contains(start) {
+        if self.contiguity.trusts_zone && self.span.contains(start) {
             self.contiguity.zone_hits += 1;
             return Some(start);
         }
-        let (block, _) = self.buddy.shape.split(offset);
-        if !mode.asks_pageblock() {
-            self.contiguity.misses += 1;
-            self.contiguity.walks += 1;
-            return self.is_whole_pageblock(start).then_some(start);
-        }
-        let row = self.buddy.row(block);
-        if let Some(answer) = row.contiguity() {
+        let (block, _) = self.buddy.shape.split(self.offset_of(start)?);
+        if self.contiguity.mode.asks_pageblock()
+            && let Some(answer) = self.buddy.row(block).contiguity()
+        {
             self.contiguity.pageblock_hits += 1;
             return answer.then_some(start);
         }
+        self.ask_honestly(start, block).then_some(start)
+    }
+
+    /// No cache in use knows: looks, and remembers if it may.
+    #[inline(never)]
+    fn ask_honestly(&mut self, start: Pfn, block: u32) -> bool {
         self.contiguity.misses += 1;
         self.contiguity.walks += 1;
         let answer = self.is_whole_pageblock(start);
-        if row.is_managed() {
+        let row = self.buddy.row(block);
+        if self.contiguity.mode.asks_pageblock() && row.is_managed() {
             self.buddy.set_row(block, row.with_contiguity(Some(answer)));
         }
-        answer.then_some(start)
+        answer
     }
 
     /// The honest answer: asks no cache and changes none.
@@ -124,13 +140,13 @@ impl Zone {
         let section_pages = u64::from(self.geometry.section_pages());
         let spanned_sections = self.span().nr_pages() / section_pages;
         let answer = spanned_sections != 0 && self.contiguity.nr_whole_sections == spanned_sections;
-        self.contiguity.zone = Some(answer);
+        self.contiguity.set(self.contiguity.mode, Some(answer));
         answer
     }
 
     /// Forgets all remembered answers; they are asked again as they are needed.
     pub fn invalidate_contiguity(&mut self) {
-        self.contiguity.zone = None;
+        self.contiguity.set(self.contiguity.mode, None);
         for section in self.present_sections.iter().collect::<Vec<_>>() {
             self.forget_contiguity(section);
         }
@@ -138,7 +154,7 @@ impl Zone {
 
     /// Chooses the caches in use; what they hold stays and stays true.
     pub fn set_contiguity_mode(&mut self, mode: ContiguityMode) {
-        self.contiguity.mode = mode;
+        self.contiguity.set(mode, self.contiguity.zone);
     }
 
     /// The caches, as they are.

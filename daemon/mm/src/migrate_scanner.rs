@@ -76,7 +76,8 @@ impl Compaction {
     /// looked at, or the run is over. Fills `moves`; their places have been taken from the
     /// zone and are the caller's: each move is made and its old block freed, or its place
     /// is freed. Every move is answered ([`moved`](Self::moved),
-    /// [`not_moved`](Self::not_moved)) before the next step.
+    /// [`not_moved`](Self::not_moved)); whether the goal is reached is looked at between two
+    /// pageblocks, so those of a pageblock should be before the step that leaves it.
     pub fn next_round(
         &mut self,
         zone: &mut Zone,
@@ -127,6 +128,12 @@ impl Compaction {
     /// A move was not made: its place is free.
     pub fn not_moved(&mut self, not_made: &Move) {
         self.counts.nr_failed += u64::from(not_made.order.nr_pages());
+    }
+
+    /// Whether nothing of the pageblock in work is left to be moved.
+    #[must_use]
+    pub fn is_between_pageblocks(&self) -> bool {
+        self.at >= self.sources.len()
     }
 
     /// What was asked for.

@@ -210,8 +210,12 @@ impl Zone {
         if self.is_compact_enough(request.goal) {
             return Err(CompactRefusal::NotNeeded);
         }
-        let CompactGoal::Order(order) = request.goal else {
-            return Ok(());
+        let order = match request.goal {
+            CompactGoal::Order(order) => order,
+            CompactGoal::WholeZone => return Ok(()),
+            CompactGoal::Score(_) => {
+                return self.check_room(self.geometry.pageblock_order());
+            }
         };
         if request.mode.heeds_skips()
             && let Some(nr_left) = self.restart.deferral.turns_away(order)
@@ -219,10 +223,21 @@ impl Zone {
             self.restart.totals.nr_deferred += 1;
             return Err(CompactRefusal::Deferred { nr_left });
         }
-        let is_costly = order.get() > COSTLY_ORDER;
+        self.check_room(order)?;
+        if order.get() > COSTLY_ORDER
+            && let Some(index) = self.fragmentation_index(order)
+            && index <= fragmentation::THRESHOLD
+        {
+            return Err(CompactRefusal::NotFragmented { index });
+        }
+        Ok(())
+    }
+
+    /// Room for the pages that move, and for those that others take meanwhile.
+    fn check_room(&self, order: Order) -> Result<(), CompactRefusal> {
         let marks = self.marks.watermarks;
+        let is_costly = order.get() > COSTLY_ORDER;
         let mark = if is_costly { marks.low } else { marks.min };
-        // Room for the pages that move, and for those that others take meanwhile.
         let needed_pages = mark + 2 * u64::from(order.nr_pages());
         let free_pages = self.free_pages() + self.pcp.nr_pages();
         if free_pages < needed_pages {
@@ -230,12 +245,6 @@ impl Zone {
                 free_pages,
                 needed_pages,
             });
-        }
-        if is_costly
-            && let Some(index) = self.fragmentation_index(order)
-            && index <= fragmentation::THRESHOLD
-        {
-            return Err(CompactRefusal::NotFragmented { index });
         }
         Ok(())
     }

@@ -340,8 +340,12 @@ impl Zone {
         }
     }
 
-    /// No remembered answer is stale; the zone's is asked of every pageblock of the span.
-    fn verify_contiguity(&self) -> Result<(), VerifyError> {
+    /// Checks that no remembered contiguity answer is stale: asks each pageblock of the span
+    /// honestly. A part of [`verify`](Self::verify) that is cheap enough after every step.
+    ///
+    /// # Errors
+    /// [`VerifyError::Contiguity`]: the first stale one.
+    pub fn verify_contiguity(&self) -> Result<(), VerifyError> {
         let mut all_whole = !self.present_sections.is_empty();
         let first = self.present_sections.first().unwrap_or(0);
         let spanned = first..self.present_sections.last().map_or(first, |last| last + 1);
@@ -358,7 +362,7 @@ impl Zone {
             }
             all_whole &= honest;
         }
-        match self.contiguity().zone {
+        match self.contiguity.zone() {
             Some(answer) if answer != all_whole => Err(VerifyError::Contiguity {
                 start: self.config.start,
             }),
