@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hugepool_mm::{Geometry, ZoneKind};
+use hugepool_mm::{ContiguityMode, Geometry, ZoneKind};
 use hugepool_shm::backing::BackingChoice;
 use hugepool_shm::runtime_dir;
 
@@ -44,6 +44,8 @@ pub struct Config {
     pub limits: Limits,
     /// Deadlines.
     pub timeouts: Timeouts,
+    /// Compaction and its caches.
+    pub compaction: CompactionPlan,
     /// Filter of the log.
     pub log: String,
 }
@@ -108,6 +110,17 @@ pub struct Limits {
     pub lanes_per_client: u16,
     /// Pages one client may own; none: all there are.
     pub client_ceiling_pages: Option<u64>,
+}
+
+/// Compaction and its caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactionPlan {
+    /// Contiguity caches in use.
+    pub contiguity: ContiguityMode,
+    /// How readily large blocks are made in the background: 0 (never) to 100.
+    pub proactiveness: u32,
+    /// Pages moved in the background in a second, at most.
+    pub background_pages_per_second: u64,
 }
 
 /// Deadlines.
@@ -213,6 +226,7 @@ impl Config {
             sockets: plan::sockets(file.sockets),
             limits: plan::limits(&file.limits, geometry)?,
             timeouts: plan::timeouts(&file.timeouts)?,
+            compaction: plan::compaction(&file.compaction, geometry)?,
             log,
             zones,
         })

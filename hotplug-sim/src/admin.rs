@@ -6,7 +6,7 @@ use hugepool_engine::{
     Backing, Command, CommandError, Effect, ListPages, OperationReport, Reply, Sections,
     SectionsRequest,
 };
-use hugepool_mm::SectionId;
+use hugepool_mm::{CompactMode, SectionId};
 
 use crate::model::Broken;
 use crate::world::World;
@@ -147,6 +147,19 @@ impl World {
     pub(crate) fn cancel(&mut self) -> Result<(), Broken> {
         let id = self.last_operation;
         self.operate(Command::CancelOperation { id })
+    }
+
+    pub(crate) fn compact(&mut self) -> Result<(), Broken> {
+        let zones = &self.swarm.config.zones;
+        let zone = self.prng.pick(zones).map(|zone| zone.name.clone());
+        let zone = zone.filter(|_| self.prng.chance(3, 4));
+        let order = self.prng.chance(1, 2).then(|| self.prng.below_u32(9));
+        let mode = match self.prng.below(3) {
+            0 => CompactMode::Manual,
+            1 => CompactMode::Sync,
+            _ => CompactMode::Async,
+        };
+        self.operate(Command::Compact { zone, order, mode })
     }
 
     pub(crate) fn drain(&mut self) -> Result<(), Broken> {
@@ -331,5 +344,37 @@ impl World {
         }
         let slots: Vec<u16> = self.tenants.iter().map(|tenant| tenant.id.slot).collect();
         self.prng.pick(&slots).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::World;
+
+    /// Runs of some seeds, until each kind of compaction has moved something.
+    #[test]
+    fn memory_is_compacted_for_whoever_wants_it() {
+        let mut whys = vec!["asked for", "for a request", "in the background"];
+        for seed in 0..200 {
+            let mut world = World::new(seed, false).unwrap();
+            for step in 0..3000 {
+                world.step(step).unwrap();
+                world.check_conservation().unwrap();
+            }
+            let Ok(Reply::Events(batch)) = world.ask(Command::GetEvents { after: 0 }) else {
+                panic!("no events")
+            };
+            let told = |why: &str| {
+                let of_it = |text: &str| text.contains(why) && !text.contains(", 0 pages moved");
+                let compactions = batch.events.iter().filter(|event| event.kind == "compact");
+                compactions.into_iter().any(|event| of_it(&event.text))
+            };
+            whys.retain(|why| !told(why));
+            if whys.is_empty() {
+                return;
+            }
+        }
+        panic!("nothing was ever moved that was {whys:?}");
     }
 }

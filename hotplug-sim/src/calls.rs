@@ -21,7 +21,7 @@ impl World {
     pub(crate) fn call_by(&mut self, at: usize) -> Result<(), Broken> {
         let request = self.draw_request(at);
         let patience = match self.prng.below(5) {
-            0 if request.request_id != 0 => Patience::Waits,
+            0 | 2 if request.request_id != 0 => Patience::Waits,
             1 => Patience::Over(core::time::Duration::from_millis(5)),
             _ => Patience::None,
         };

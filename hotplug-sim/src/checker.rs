@@ -14,6 +14,7 @@ impl World {
     /// Pages are lost, doubled or nobody's.
     pub fn check_conservation(&mut self) -> Result<(), Broken> {
         self.follow_moves()?;
+        self.engine.verify_contiguity()?;
         let pages = self.engine.status().pages;
         if !pages.adds_up() {
             return Err(format!("the equations do not add up: {pages:?}"));

@@ -4,7 +4,7 @@
 //! that rare mixtures come about. So are sizes and limits drawn.
 
 use hugepool_engine::{Defaults, EngineConfig, ZoneSettings};
-use hugepool_mm::{Geometry, ZoneKind};
+use hugepool_mm::{ContiguityMode, Geometry, ZoneKind};
 
 use crate::prng::Prng;
 
@@ -67,6 +67,8 @@ pub enum Event {
     Remove,
     /// An operation is cancelled.
     Cancel,
+    /// A zone, or all, is compacted.
+    Compact,
     /// Lanes are emptied.
     Drain,
     /// A client is shut out.
@@ -78,7 +80,7 @@ pub enum Event {
 }
 
 /// Events with the weight they have when none is off.
-const EVENTS: [(Event, u32); 32] = [
+const EVENTS: [(Event, u32); 33] = [
     (Event::Attach, 2),
     (Event::HangUp, 1),
     (Event::Die, 2),
@@ -107,6 +109,7 @@ const EVENTS: [(Event, u32); 32] = [
     (Event::Offline, 8),
     (Event::Remove, 5),
     (Event::Cancel, 2),
+    (Event::Compact, 5),
     (Event::Drain, 3),
     (Event::Evict, 1),
     (Event::Tune, 2),
@@ -123,6 +126,14 @@ const ALWAYS: [Event; 8] = [
     Event::Wait,
     Event::Answer,
     Event::Add,
+];
+
+/// Contiguity caches that may be in use.
+const MODES: [ContiguityMode; 4] = [
+    ContiguityMode::None,
+    ContiguityMode::Zone,
+    ContiguityMode::Pageblock,
+    ContiguityMode::Both,
 ];
 
 /// What may happen in one run.
@@ -212,6 +223,9 @@ fn draw_config(prng: &mut Prng) -> EngineConfig {
         offline_timeout: core::time::Duration::from_millis(50),
         max_clients: 12,
         max_unacknowledged: 1 + prng.index(8),
+        contiguity: *prng.pick(&MODES).expect("there are modes"),
+        proactiveness: *prng.pick(&[0, 20, 60, 100]).expect("there are some"),
+        background_pages_per_second: *prng.pick(&[0, 64, 25_600]).expect("there are some"),
     };
     EngineConfig {
         geometry,

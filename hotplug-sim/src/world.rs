@@ -145,6 +145,7 @@ impl World {
             Event::Offline => self.offline(),
             Event::Remove => self.remove(),
             Event::Cancel => self.cancel(),
+            Event::Compact => self.compact(),
             Event::Drain => self.drain(),
             Event::Evict => self.evict(),
             Event::Tune => self.tune(),

@@ -59,6 +59,9 @@ impl Engine {
                 now,
                 outside,
             ),
+            Command::Compact { zone, order, mode } => {
+                self.begin_compact(zone.as_deref(), order, mode, now, outside)
+            }
             Command::CancelOperation { id } => self.cancel(id, now, outside).map(Reply::Operation),
             Command::DrainLanes { slot, timeout } => self.begin_drain(slot, timeout, now, outside),
             Command::EvictClient {

@@ -11,6 +11,7 @@ use crate::call::{
     MAX_BLOCKS_PER_CALL, MAX_REFUSED_NAMED, Patience, Refused, Shortfall,
 };
 use crate::client::Client;
+use crate::compacting::Caller;
 use crate::custody::{Borrowed, Custody};
 use crate::id::{ClientId, Now, millis};
 use crate::ledger::{Answer, Known};
@@ -75,6 +76,17 @@ impl Engine {
             && self.evict_for(&ask.zonelist, order, nr_missing, now) > 0
         {
             shortfall = self.lend_to(&ask, &mut reply);
+        }
+        let caller = Caller {
+            session,
+            request_id: request.request_id,
+        };
+        match shortfall {
+            Some(Shortfall::Fragmented { .. }) if patience == Patience::Waits => {
+                self.compact_for(caller, &ask.zonelist, order, request.migratetype, now);
+            }
+            Some(_) if patience == Patience::Waits => {}
+            _ => self.leave_compactions(session, Some(request.request_id)),
         }
         Ok(self.conclude(session, request.request_id, reply, shortfall, patience))
     }
@@ -147,6 +159,7 @@ impl Engine {
     /// The caller gave a call up before it was answered, or its reply could not be handed over:
     /// what was lent for it goes home, and the id is not served again.
     pub fn abandon(&mut self, session: ClientId, request_id: u64) {
+        self.leave_compactions(session, Some(request_id));
         if let Some(client) = self.clients.get_mut(session).filter(|_| request_id != 0) {
             // A full ledger is a caller's nonsense; its pages stay its own.
             let _ = settle_ids(client, &mut self.custody, 0, &[request_id]);

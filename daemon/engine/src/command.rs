@@ -8,7 +8,7 @@
 
 use core::time::Duration;
 
-use hugepool_mm::{SectionError, SectionId};
+use hugepool_mm::{CompactMode, SectionError, SectionId};
 use thiserror::Error;
 
 use crate::id::OperationId;
@@ -83,6 +83,16 @@ pub enum Command {
     RemoveSections {
         /// Which.
         request: SectionsRequest,
+    },
+    /// Moves blocks that can be moved, so that larger ones become free. Answered by
+    /// [`Reply::Operation`].
+    Compact {
+        /// Name of the zone; `None`: all, one after the other.
+        zone: Option<String>,
+        /// Enough is done when a block of this order is free; `None`: the whole zone.
+        order: Option<u32>,
+        /// How hard it tries.
+        mode: CompactMode,
     },
     /// Answered by [`Reply::Operation`].
     GetOperation {
@@ -319,6 +329,14 @@ pub enum CommandError {
         high: u32,
         /// The most that is taken.
         most: u32,
+    },
+    /// A bad value.
+    #[error("order is at most {max_order}, not {order}")]
+    Order {
+        /// What was asked for.
+        order: u32,
+        /// `MAX_PAGE_ORDER`.
+        max_order: u32,
     },
     /// Busy: try again when one has ended.
     #[error("{running} operations are running, no more are begun")]

@@ -5,7 +5,7 @@
 
 use core::time::Duration;
 
-use hugepool_mm::{Geometry, ZoneKind};
+use hugepool_mm::{ContiguityMode, Geometry, ZoneKind};
 
 /// Settings that a zone is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +44,13 @@ pub struct Defaults {
     pub offline_timeout: Duration,
     /// Clients and connections at a time.
     pub max_clients: u16,
+    /// Contiguity caches in use.
+    pub contiguity: ContiguityMode,
+    /// How readily the background makes large blocks, 0 (never) to 100: it begins when more than
+    /// `110 - proactiveness` per cent of a zone's free memory lie outside of free pageblocks.
+    pub proactiveness: u32,
+    /// The most pages that the background moves in a second.
+    pub background_pages_per_second: u64,
     /// Batches remembered for a session until it acknowledges them.
     pub max_unacknowledged: usize,
 }
@@ -55,6 +62,9 @@ impl Default for Defaults {
             lane_credit_pages: 4096,
             offline_timeout: Duration::from_secs(5),
             max_clients: 1024,
+            contiguity: ContiguityMode::default(),
+            proactiveness: 20,
+            background_pages_per_second: 25_600,
             max_unacknowledged: 64,
         }
     }

@@ -8,7 +8,7 @@ use hugepool_mm::{
     AllocFlags, Mark, Migratetype, Order, Pfn, SectionId, Shortfall as ZoneShortfall, Zone,
 };
 use hugepool_shm::control::ControlSegment;
-use hugepool_shm::raw::RawPage;
+use hugepool_shm::raw::{NR_ZONES, RawPage};
 
 use crate::call::Shortfall;
 use crate::id::ClientId;
@@ -32,6 +32,9 @@ pub(crate) struct Custody {
     pub nr_home: u64,
     /// Their pages.
     pub nr_pages_home: u64,
+    /// By zone: the largest order of which a request fell short because memory is scattered,
+    /// since somebody looked.
+    pub wanted_orders: [Option<Order>; NR_ZONES],
     heads: Vec<Pfn>,
 }
 
@@ -70,6 +73,7 @@ impl Custody {
             intents: Intents::new(),
             nr_home: 0,
             nr_pages_home: 0,
+            wanted_orders: [None; NR_ZONES],
             heads: Vec::new(),
         }
     }
@@ -125,7 +129,14 @@ impl Custody {
                 ceiling_pages,
             })
         } else {
-            Some(self.shortfall(who, order, migratetype, why))
+            let shortfall = self.shortfall(who, order, migratetype, why);
+            if matches!(shortfall, Shortfall::Fragmented { .. }) {
+                for &zone in who.zonelist {
+                    let wanted = &mut self.wanted_orders[zone];
+                    *wanted = (*wanted).max(Some(order));
+                }
+            }
+            Some(shortfall)
         };
         Borrowed {
             nr_blocks,
@@ -195,6 +206,15 @@ impl Custody {
         let zone = zones.zone_mut(ask.zone);
         aside.into_iter().for_each(|pfn| zone.free(pfn, ask.order));
         is_unmapped
+    }
+
+    /// Whether a client may be given a page there: it has mapped what is announced of its section.
+    pub fn is_mapped(&self, who: &Borrower<'_>, pfn: Pfn) -> bool {
+        who.segment.is_none_or(|segment| {
+            let section = self.zones.geometry().section_of(pfn);
+            segment.mapped_epoch() == self.zones.epoch()
+                || segment.is_mapped(section.get(), self.zones.announced(section))
+        })
     }
 
     /// Takes one block for a client's block to be moved to: from `first`, the zone it is in, if

@@ -13,7 +13,7 @@ use crate::recall::{is_pending, is_stuck};
 use crate::report::{ClientState, OperationKind, OperationReport, Recalled};
 
 /// How often operations that wait want to be polled.
-const POLL_SOON: Now = Now::from_millis(10);
+pub(crate) const POLL_SOON: Now = Now::from_millis(10);
 /// How often lanes are looked at that an operation in flight keeps closed.
 const POLL_STUCK: Now = Now::from_millis(100);
 
@@ -95,17 +95,24 @@ impl Engine {
         for id in self.operations.ids() {
             self.advance(id, now, outside);
         }
+        self.tick_compaction(now);
+        self.compact_noted(now);
         self.retire_detached(now);
         let waits = |operation: &Operation| {
             operation.recalled.is_some() || !operation.at(Step::Leaving).is_empty()
         };
-        if self.operations.running().any(waits) || is_pending(&self.clients, &all) {
+        let recalls = if self.operations.running().any(waits) || is_pending(&self.clients, &all) {
             Some(now + POLL_SOON)
         } else if is_stuck(&self.clients, &all) {
             Some(now + POLL_STUCK)
         } else {
             None
-        }
+        };
+        let compactions = self.operations.running().filter_map(|operation| {
+            let compacting = operation.compact.as_ref()?;
+            compacting.wakes_at().map(|next| next.max(now))
+        });
+        recalls.into_iter().chain(compactions).min()
     }
 
     /// Advances one operation, and files it when it has ended.
@@ -115,6 +122,9 @@ impl Engine {
         };
         if operation.recalled.is_some() {
             return self.advance_drain(operation, now, outside);
+        }
+        if operation.compact.is_some() {
+            return self.advance_compact(operation, now);
         }
         self.advance_leaving(&mut operation, now, outside);
         self.put_operation(operation, now);
@@ -187,7 +197,7 @@ impl Engine {
         Ok(operation)
     }
 
-    fn run(
+    pub(crate) fn run(
         &mut self,
         operation: Operation,
         now: Now,

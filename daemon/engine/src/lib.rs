@@ -22,6 +22,9 @@ mod calls;
 mod cell;
 mod client;
 mod command;
+mod compact;
+mod compacting;
+mod compaction_due;
 mod config;
 mod custody;
 mod demand;
@@ -71,9 +74,10 @@ pub use misuse::Misuse;
 pub use moves::{BlockCopy, MoveBatch, MoveOutcome, MovedBatch};
 pub use outside::{Effect, NoOutside, Outside};
 pub use report::{
-    Backing, BackingUse, ClientReport, ClientState, Event, EventBatch, HeldRun, Holder, LaneReport,
-    LaneState, Onlined, OperationKind, OperationReport, OperationState, PageCounts, PageList,
-    Recalled, SectionOutcome, SectionReport, StatusReport, Watermarks, ZoneReport,
+    Backing, BackingUse, ClientReport, ClientState, Compacted, CompactedEnd, Event, EventBatch,
+    HeldRun, Holder, LaneReport, LaneState, Onlined, OperationKind, OperationReport,
+    OperationState, PageCounts, PageList, Recalled, SectionOutcome, SectionReport, StatusReport,
+    Watermarks, ZoneReport,
 };
 pub use verify::VerifyReport;
 pub use zones::ConfigError;
@@ -103,6 +107,7 @@ pub struct Engine {
     /// Rises when something has changed that bounds lanes.
     bounds_version: u64,
     pressure: recall::Pressure,
+    due: compaction_due::Due,
     batches: migrate::Batches,
     hand: evict::Hand,
     last_tick: Now,
@@ -117,7 +122,12 @@ impl Engine {
     /// # Errors
     /// [`ConfigError`] names what cannot be.
     pub fn new(config: EngineConfig) -> Result<Engine, ConfigError> {
-        let zones = zones::Zones::new(config.geometry, config.zones)?;
+        let mut zones = zones::Zones::new(config.geometry, config.zones)?;
+        for at in 0..zones.len() {
+            zones
+                .zone_mut(at)
+                .set_contiguity_mode(config.defaults.contiguity);
+        }
         let nr_pages = zones.nr_pages();
         let refused = |why: String| ConfigError::OwnerTable { nr_pages, why };
         let len = usize::try_from(nr_pages).map_err(|error| refused(error.to_string()))?;
@@ -133,6 +143,7 @@ impl Engine {
             pcp: client::FixedPcp::default(),
             bounds_version: 1,
             pressure: recall::Pressure::default(),
+            due: compaction_due::Due::default(),
             batches: migrate::Batches::default(),
             hand: evict::Hand::default(),
             last_tick: Now::ZERO,

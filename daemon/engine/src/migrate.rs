@@ -14,10 +14,10 @@ use hugepool_shm::raw::PageParts;
 
 use crate::Engine;
 use crate::cell::Lent;
-use crate::client::Client;
+use crate::client::{Client, Clients};
 use crate::custody::{Borrower, Custody};
 use crate::id::{ClientId, Now, OperationId, millis};
-use crate::intent::{Intent, IntentId, Kind};
+use crate::intent::{Intent, IntentId, Intents, Kind};
 use crate::lanes::raw_migratetype;
 use crate::moves::{BlockCopy, Move, MoveBatch, MoveOutcome, MovedBatch};
 use crate::outside::{Effect, Outside};
@@ -87,25 +87,30 @@ pub(crate) fn anywhere(custody: &mut Custody, who: &Borrower<'_>, source: &Sourc
     custody.take_target(who, zone, source.lent.order, source.lent.migratetype)
 }
 
+/// What can be done with a lent block now.
+pub(crate) fn standing(clients: &Clients, intents: &Intents, pfn: Pfn, lent: &Lent) -> Standing {
+    if lent.migratetype == Migratetype::Unmovable {
+        // Not worth a look into its client's segment.
+        return Standing::Fixed;
+    }
+    if lent.client == ClientId::DAEMON || intents.is_under_way(pfn) {
+        return Standing::UnderWay;
+    }
+    let client = clients.get(lent.client).filter(|client| moves(client));
+    let Some(link) = client.and_then(|client| client.link.as_ref()) else {
+        return Standing::Fixed;
+    };
+    match link.segment.handles().look(pfn.get()) {
+        Some(named) if named.is_pinned => Standing::Pinned,
+        Some(named) => Standing::Free(named),
+        None => Standing::Fixed,
+    }
+}
+
 impl Engine {
     /// What can be done with a lent block now.
     pub(crate) fn standing(&self, pfn: Pfn, lent: &Lent) -> Standing {
-        if lent.migratetype == Migratetype::Unmovable {
-            // Not worth a look into its client's segment.
-            return Standing::Fixed;
-        }
-        if lent.client == ClientId::DAEMON || self.custody.intents.is_under_way(pfn) {
-            return Standing::UnderWay;
-        }
-        let client = self.clients.get(lent.client).filter(|client| moves(client));
-        let Some(link) = client.and_then(|client| client.link.as_ref()) else {
-            return Standing::Fixed;
-        };
-        match link.segment.handles().look(pfn.get()) {
-            Some(named) if named.is_pinned => Standing::Pinned,
-            Some(named) => Standing::Free(named),
-            None => Standing::Fixed,
-        }
+        standing(&self.clients, &self.custody.intents, pfn, lent)
     }
 
     /// Begins to move blocks from the front of `sources`, as many as fit a batch; `asker` is told
@@ -179,6 +184,9 @@ impl Engine {
         if let Some(mut operation) = self.operations.take(asker) {
             operation.shift.note(&moved);
             operation.note_moved(&self.custody.zones, &moved);
+            if let Some(compacting) = &mut operation.compact {
+                compacting.note(&mut self.custody, &moved);
+            }
             self.operations.put(operation);
             self.advance(asker, now, outside);
         }

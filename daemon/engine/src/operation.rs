@@ -9,11 +9,15 @@ use std::collections::{BTreeMap, VecDeque};
 use hugepool_mm::{OnlineOrder, SectionId};
 
 use crate::command::SectionRefusal;
+use crate::compacting::Compacting;
 use crate::id::{ClientId, Now, OperationId, millis};
 use crate::migrate::Moved;
 use crate::moves::MoveOutcome;
 use crate::num;
-use crate::report::{OperationKind, OperationReport, OperationState, Recalled, SectionOutcome};
+use crate::report::{
+    Compacted, CompactedEnd, OperationKind, OperationReport, OperationState, Recalled,
+    SectionOutcome,
+};
 use crate::shift::Shift;
 use crate::zones::Zones;
 
@@ -78,6 +82,8 @@ pub(crate) struct Operation {
     pub shift: Shift,
     /// Of a drain or an eviction.
     pub recalled: Option<Recalled>,
+    /// Of a compaction.
+    pub compact: Option<Compacting>,
 }
 
 /// First pause between two rounds of one operation.
@@ -101,6 +107,7 @@ impl Operation {
             },
             shift: Shift::default(),
             recalled: None,
+            compact: None,
         }
     }
 
@@ -155,10 +162,16 @@ impl Operation {
     }
 
     fn state(&self, is_running: bool) -> OperationState {
+        let is_reached = self.compact.as_ref().is_none_or(|compacting| {
+            let end = compacting.report().0.end;
+            end == Some(CompactedEnd::Reached)
+        });
         if is_running {
             OperationState::Running
         } else if self.is_cancelled {
             OperationState::Cancelled
+        } else if !is_reached {
+            OperationState::Failed
         } else if self
             .tasks
             .iter()
@@ -191,19 +204,34 @@ impl Operation {
         let nr_ended = num::count(self.tasks.iter().filter(|t| t.step == Step::Ended).count());
         let nr_left = num::count(self.tasks.len()) - nr_ended;
         let age = now.saturating_sub(self.began);
+        let compacted = self.compact.as_ref().map(Compacting::report);
         // What has been done tells how long the rest takes; what waits for others does not.
         let can_tell = is_running && nr_ended > 0 && self.kind != OperationKind::Offline;
+        let (done_pages, total_pages) = match &compacted {
+            None => (
+                self.tasks.iter().map(done).sum(),
+                num::count(self.tasks.len()) * section_pages,
+            ),
+            Some((_, done, total)) => {
+                let pages = u64::from(zones.geometry().pageblock_pages());
+                (done * pages, total * pages)
+            }
+        };
         OperationReport {
             id: self.id,
             kind: self.kind,
             state: self.state(is_running),
             dry_run: self.id == OperationId(0),
-            done_pages: self.tasks.iter().map(done).sum(),
-            total_pages: num::count(self.tasks.len()) * section_pages,
+            done_pages,
+            total_pages,
             estimate_ms: can_tell.then(|| millis(age) * nr_left / nr_ended),
             age_ms: millis(age),
             sections,
             recalled: self.recalled.clone(),
+            compacted: compacted.map(|(report, ..)| Compacted {
+                took_us: u64::try_from(age.as_micros()).unwrap_or(u64::MAX),
+                ..report
+            }),
         }
     }
 }
@@ -237,6 +265,11 @@ impl Operations {
     /// Those that run, by id.
     pub fn running(&self) -> impl Iterator<Item = &Operation> {
         self.running.values()
+    }
+
+    /// As [`running`](Self::running), to be changed.
+    pub fn running_mut(&mut self) -> impl Iterator<Item = &mut Operation> {
+        self.running.values_mut()
     }
 
     /// Their ids.

@@ -125,6 +125,7 @@ impl Engine {
             .get(id)
             .is_some_and(|client| client.link.is_none())
         {
+            self.leave_compactions(id, None);
             self.custody.sweep_home(id);
             self.custody.owners.close(id);
             self.clients.remove(id);
@@ -154,6 +155,7 @@ impl Engine {
         {
             return 0;
         }
+        self.leave_compactions(id, None);
         let nr_pages = self.custody.sweep_home(id);
         self.nr_reclaimed_pages += nr_pages;
         self.custody.owners.close(id);
@@ -233,6 +235,10 @@ impl Engine {
         };
         client.state = state;
         client.ledger.clear();
+        self.leave_compactions(id, None);
+        let Some(client) = self.clients.get_mut(id) else {
+            return 0;
+        };
         let Some(link) = &client.link else { return 0 };
         link.segment.close(match state {
             ClientState::Poisoned => CLOSED_POISONED,

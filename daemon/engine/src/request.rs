@@ -118,7 +118,7 @@ fn preferred(zones: &Zones, zone: &Zone, kind: OperationKind, nr: usize) -> Vec<
         OperationKind::Online => in_state(SectionState::Offline).take(nr).collect(),
         OperationKind::Offline => in_state(SectionState::Online).rev().take(nr).collect(),
         OperationKind::Remove => in_state(SectionState::Offline).rev().take(nr).collect(),
-        OperationKind::Drain | OperationKind::Evict => Vec::new(),
+        OperationKind::Drain | OperationKind::Evict | OperationKind::Compact => Vec::new(),
     }
 }
 

@@ -93,6 +93,16 @@ impl PageSet {
 }
 
 impl Engine {
+    /// Checks the contiguity caches alone, for those who look after every step: what is stale, in
+    /// one line.
+    ///
+    /// # Errors
+    /// The first stale answer.
+    pub fn verify_contiguity(&self) -> Result<(), String> {
+        let mut zones = self.custody.zones.iter();
+        zones.try_for_each(|(_, zone, _)| zone.verify_contiguity().map_err(|e| e.to_string()))
+    }
+
     /// Checks everything that can be checked from here.
     pub fn verify(&self) -> VerifyReport {
         let zones = &self.custody.zones;

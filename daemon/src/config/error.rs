@@ -58,6 +58,16 @@ pub enum ConfigError {
         /// What may be given.
         allowed: &'static str,
     },
+    /// A word that is none of those known.
+    #[error("{key} `{value}` is not one of {allowed}")]
+    Word {
+        /// The key, with its table.
+        key: &'static str,
+        /// What was given.
+        value: String,
+        /// What may be given.
+        allowed: &'static str,
+    },
     /// A size that is not a whole number of sections.
     #[error(
         "zone `{zone}`: {key} {value} is not a multiple of the section size {section}: \

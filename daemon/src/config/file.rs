@@ -42,6 +42,8 @@ pub struct File {
     pub limits: LimitsTable,
     /// Deadlines.
     pub timeouts: TimeoutsTable,
+    /// Compaction and its caches.
+    pub compaction: CompactionTable,
 }
 
 /// `[geometry]`.
@@ -104,6 +106,18 @@ pub struct LimitsTable {
     pub lanes_per_client: Option<u16>,
     /// Bytes that one client may own.
     pub client_ceiling: Option<Bytes>,
+}
+
+/// `[compaction]`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CompactionTable {
+    /// Contiguity caches in use: `none`, `zone`, `pageblock` or `both`.
+    pub contiguity: Option<String>,
+    /// How readily large blocks are made in the background: 0 (never) to 100.
+    pub proactiveness: Option<u32>,
+    /// Bytes moved in the background in a second, at most.
+    pub background_rate: Option<Bytes>,
 }
 
 /// `[timeouts]`.

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use hugepool_mm::{Geometry, ZoneKind};
+use hugepool_mm::{ContiguityMode, Geometry, ZoneKind};
 use hugepool_shm::backing::BackingChoice;
 
 use super::error::ConfigError;
-use super::file::{GeometryTable, LimitsTable, SocketsTable, TimeoutsTable, ZoneTable};
-use super::{GroupPlan, Limits, MAX_ZONES, SocketPlan, Timeouts, ZonePlan};
+use super::file::{
+    CompactionTable, GeometryTable, LimitsTable, SocketsTable, TimeoutsTable, ZoneTable,
+};
+use super::{CompactionPlan, GroupPlan, Limits, MAX_ZONES, SocketPlan, Timeouts, ZonePlan};
 use crate::flags::ZoneFlag;
 use crate::size::Bytes;
 
@@ -15,6 +17,8 @@ use crate::size::Bytes;
 const DEFAULT_RESERVE: Bytes = Bytes(1 << 40);
 /// What a zone has at the start when there is no zone in flags and file.
 const DEFAULT_SIZE: Bytes = Bytes(128 << 20);
+/// What the background moves in a second when nobody says.
+const DEFAULT_BACKGROUND_RATE: Bytes = Bytes(100 << 20);
 /// Words for a backing, for people.
 const BACKINGS: &str = "auto, hugetlb, hugetlb-1GiB, thp, shm";
 /// Sections of all zones together: each costs some bytes in the engine and in every client's
@@ -271,6 +275,37 @@ pub fn limits(table: &LimitsTable, geometry: Geometry) -> Result<Limits, ConfigE
         client_ceiling_pages: table
             .client_ceiling
             .map(|ceiling| ceiling.0 >> geometry.page_shift()),
+    })
+}
+
+/// Compaction and its caches.
+pub fn compaction(
+    table: &CompactionTable,
+    geometry: Geometry,
+) -> Result<CompactionPlan, ConfigError> {
+    let contiguity = match table.contiguity.as_deref().unwrap_or("both") {
+        "none" => ContiguityMode::None,
+        "zone" => ContiguityMode::Zone,
+        "pageblock" => ContiguityMode::Pageblock,
+        "both" => ContiguityMode::Both,
+        other => {
+            return Err(ConfigError::Word {
+                key: "compaction.contiguity",
+                value: other.to_owned(),
+                allowed: "none, zone, pageblock, both",
+            });
+        }
+    };
+    let rate = table.background_rate.unwrap_or(DEFAULT_BACKGROUND_RATE);
+    Ok(CompactionPlan {
+        contiguity,
+        proactiveness: in_range(
+            "compaction.proactiveness",
+            table.proactiveness.unwrap_or(20),
+            0,
+            100,
+        )?,
+        background_pages_per_second: rate.0 >> geometry.page_shift(),
     })
 }
 

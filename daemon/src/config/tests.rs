@@ -235,6 +235,29 @@ fn an_access_list_lets_in_its_users_its_groups_and_root() {
 }
 
 #[test]
+fn compaction_and_its_caches_can_be_set() {
+    let plan = from_file("").unwrap().compaction;
+    assert_eq!(plan.contiguity, ContiguityMode::Both);
+    assert_eq!(
+        (plan.proactiveness, plan.background_pages_per_second),
+        (20, 25_600)
+    );
+    let text =
+        "[compaction]\ncontiguity = 'pageblock'\nproactiveness = 0\nbackground_rate = '8MiB'";
+    let plan = from_file(text).unwrap().compaction;
+    assert_eq!(plan.contiguity, ContiguityMode::Pageblock);
+    assert_eq!(
+        (plan.proactiveness, plan.background_pages_per_second),
+        (0, 2048)
+    );
+    let error = from_file("[compaction]\ncontiguity = 'section'").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "compaction.contiguity `section` is not one of none, zone, pageblock, both"
+    );
+}
+
+#[test]
 fn limits_of_nothing_are_refused_with_their_range() {
     let error = from_file("[limits]\nclients = 0").unwrap_err().to_string();
     assert_eq!(error, "limits.clients is 0: give 1 to 4096");

@@ -90,6 +90,7 @@ pub fn of_command(error: CommandError) -> Status {
         }
         CommandError::OnlineOrder { .. } => bad_value("online_order", text),
         CommandError::Batch { .. } => bad_value("batch", text),
+        CommandError::Order { .. } => bad_value("order", text),
         CommandError::High { .. } => bad_value("high", text),
         CommandError::TooFewSections { .. } => used_up("sections", text),
         CommandError::TooManyOperations { .. } => busy(text),
