@@ -261,6 +261,12 @@ async fn take(admin: &mut AdminClient<Channel>, section: u32) -> v1::SectionResu
     result
 }
 
+/// Has all zones compacted; returns the pages that moved for it.
+async fn pack(admin: &mut AdminClient<Channel>) -> u64 {
+    let answer = admin.compact(v1::CompactRequest::default()).await;
+    answer.unwrap().into_inner().nr_migrated
+}
+
 async fn add(admin: &mut AdminClient<Channel>, zone: &str) {
     let request = v1::AddSectionsRequest {
         zone: zone.to_owned(),
@@ -288,15 +294,18 @@ async fn sections_go_and_come_back_under_clients_that_never_stop() {
     let mut clients: Vec<Victim> = (0..2)
         .map(|seed| Victim::start(&daemon, &format!("movable {seed}")))
         .collect();
-    let mut nr_moved = 0;
+    let (mut nr_moved, mut nr_packed) = (0, 0);
     let begun = Instant::now();
     let mut round = 0;
     while goes_on(round, begun) {
         let zone = ["movable", "normal"][round as usize % 2];
         let sections = online(&mut admin, zone).await;
         let section = sections[(round / 2) as usize % sections.len()];
-        let result = take(&mut admin, section).await;
+        let mut other = admin.clone();
+        // Compaction has its hands in the same memory, of both zones.
+        let (result, packed) = tokio::join!(take(&mut admin, section), pack(&mut other));
         nr_moved += result.moved;
+        nr_packed += packed;
         add(&mut admin, zone).await;
         verify(&mut admin).await;
         round += 1;
@@ -309,8 +318,8 @@ async fn sections_go_and_come_back_under_clients_that_never_stop() {
         .map(|one| one.evicted)
         .sum();
     assert!(
-        nr_moved > 0 && nr_evicted > 0,
-        "{nr_moved} moved, {nr_evicted} taken"
+        nr_moved > 0 && nr_evicted > 0 && nr_packed > 0,
+        "{nr_moved} moved, {nr_evicted} taken, {nr_packed} packed"
     );
     eprintln!("{round} sections went, {nr_moved} pages were moved, {nr_evicted} taken");
     for mut client in clients.drain(..) {

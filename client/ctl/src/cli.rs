@@ -150,6 +150,27 @@ The lines have the widths of Linux 6.1, so that whatever parses /proc/buddyinfo 
         #[command(subcommand)]
         verb: ContiguityVerb,
     },
+    /// Move pages under their clients, so that larger blocks become free
+    #[command(after_help = "\
+Exit status 0 when what was wanted is there, 1 when not.
+
+Examples:
+  hugepoolctl compact --zone movable
+  hugepoolctl compact --zone movable --order 9 --mode sync -J")]
+    Compact {
+        /// One zone [default: all, one after the other]
+        #[arg(long, value_name = "NAME")]
+        zone: Option<String>,
+        /// Enough is done when a block of this order is free [default: the whole zone]
+        #[arg(long, value_name = "ORDER")]
+        order: Option<u32>,
+        /// manual: whatever earlier runs found; sync and async: as requests have it done
+        #[arg(long, value_name = "MODE", default_value = "manual", value_parser = ["manual", "sync", "async"])]
+        mode: String,
+        /// Return at once; see 'operation watch'
+        #[arg(long)]
+        detach: bool,
+    },
     /// Take unused pages back from the lanes of clients
     Lane {
         #[command(subcommand)]

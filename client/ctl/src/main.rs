@@ -7,6 +7,7 @@
 mod bench;
 mod cli;
 mod client;
+mod compact;
 mod connect;
 mod contiguity;
 mod events;
@@ -27,6 +28,7 @@ mod zone;
 use std::{path::Path, process::ExitCode};
 
 use clap::Parser as _;
+use hugepool_proto::v1::CompactRequest;
 
 use crate::{
     cli::{Asked, Cli, Noun},
@@ -86,6 +88,20 @@ async fn ask(asked: Asked, runtime_dir: Option<&Path>, out: &Output) -> Result<O
         Asked::Pagetypeinfo { zone } => proc_files::pagetypeinfo(zone, admin, out).await,
         Asked::Zoneinfo { zone } => proc_files::zoneinfo(zone, admin, out).await,
         Asked::Contiguity { verb } => contiguity::run(verb, admin, out).await,
+        Asked::Compact {
+            zone,
+            order,
+            mode,
+            detach,
+        } => {
+            let request = CompactRequest {
+                zone: zone.unwrap_or_default(),
+                order,
+                mode,
+                detach,
+            };
+            compact::run(request, admin, out).await
+        }
         Asked::Lane { verb } => lane::run_lane(verb, admin, out).await,
         Asked::Pcp { verb } => lane::run_pcp(verb, admin, out).await,
         Asked::Verify => verify::run(admin, out).await,

@@ -6,6 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     cli::OperationVerb,
+    compact,
     connect::Admin,
     outcome::{Failure, Outcome},
     output::{Cell, Column, Output, Table},
@@ -147,6 +148,7 @@ fn json(operation: &Operation) -> Value {
         "estimate_ms": operation.estimate_ms,
         "age_ms": operation.age_ms,
         "results": results::json_list(&operation.results),
+        "compacted": operation.compacted.as_ref().map(compact::json),
     })
 }
 
@@ -156,7 +158,9 @@ fn text(operation: &Operation) -> String {
         results: operation.results.clone(),
         dry_run: false,
     };
-    let results = if answer.results.is_empty() {
+    let results = if let Some(done) = &operation.compacted {
+        compact::text(done)
+    } else if answer.results.is_empty() {
         String::new()
     } else {
         results::text(&answer)
@@ -212,6 +216,7 @@ mod tests {
             estimate_ms: Some(1500),
             age_ms: 2000,
             results: vec![],
+            compacted: None,
         };
         let table = table(std::slice::from_ref(&operation), 4096);
         assert_eq!(

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hugepool_engine::{Command, ListPages, Reply, SectionReport};
-use hugepool_mm::SectionId;
+use hugepool_mm::{CompactMode, SectionId};
 use hugepool_proto::v1;
 use prost::Message;
 use tokio_stream::wrappers::ReceiverStream;
@@ -314,6 +314,34 @@ impl v1::admin_server::Admin for AdminService {
         }
         let operations = reports.into_iter().map(convert::operation).collect();
         Ok(Response::new(v1::ListOperationsResponse { operations }))
+    }
+
+    async fn compact(
+        &self,
+        request: Request<v1::CompactRequest>,
+    ) -> Result<Response<v1::CompactResponse>, Status> {
+        let request = request.into_inner();
+        let mode = match request.mode.as_str() {
+            "" | "manual" => CompactMode::Manual,
+            "sync" => CompactMode::Sync,
+            "async" => CompactMode::Async,
+            other => {
+                let text = format!("{other:?} is none: manual, sync, async");
+                return Err(status::bad_value("mode", text));
+            }
+        };
+        let command = Command::Compact {
+            zone: named(request.zone),
+            order: request.order,
+            mode,
+        };
+        let report = if request.detach {
+            operations::ask(&self.shared, command)?
+        } else {
+            operations::run(&self.shared, command).await?
+        };
+        let done = report.compacted.unwrap_or_default();
+        Ok(Response::new(convert::compacted(report.id.0, done)))
     }
 
     async fn get_contiguity(

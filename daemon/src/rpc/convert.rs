@@ -1,10 +1,10 @@
 //! From the engine's reports to the messages of the contract: fields renamed, nothing decided.
 
 use hugepool_engine::{
-    AllocReply, BackingUse, ClientReport, ContiguityReport, Event, FreeReply, HeldRun, Holder,
-    LaneReport, LentRun, Misuse, Onlined, OperationReport, PageCounts, PageTypeReport, PageTypeRow,
-    Pageset, Refused, SectionOutcome, SectionReport, Shortfall, Watermarks, ZoneBuddyInfo,
-    ZoneInfo, ZoneReport,
+    AllocReply, BackingUse, ClientReport, Compacted, ContiguityReport, Event, FreeReply, HeldRun,
+    Holder, LaneReport, LentRun, Misuse, Onlined, OperationReport, PageCounts, PageTypeReport,
+    PageTypeRow, Pageset, Refused, SectionOutcome, SectionReport, Shortfall, Watermarks,
+    ZoneBuddyInfo, ZoneInfo, ZoneReport,
 };
 use hugepool_mm::{Geometry, Migratetype, ZoneId, ZoneKind};
 use hugepool_proto::v1;
@@ -224,7 +224,24 @@ pub fn operation(o: OperationReport) -> v1::Operation {
         total_pages: o.total_pages,
         estimate_ms: o.estimate_ms,
         age_ms: o.age_ms,
+        compacted: o.compacted.map(|done| compacted(o.id.0, done)),
         results: o.sections.into_iter().map(section_result).collect(),
+    }
+}
+
+/// What a compaction has done.
+pub fn compacted(operation_id: u64, done: Compacted) -> v1::CompactResponse {
+    let counts = done.counts;
+    v1::CompactResponse {
+        operation_id,
+        ended: done.end.map_or("", |end| end.name()).to_owned(),
+        nr_migrate_scanned: counts.nr_migrate_scanned,
+        nr_free_scanned: counts.nr_free_scanned,
+        nr_migrated: counts.nr_moved,
+        nr_failed: counts.nr_failed,
+        nr_blocks_made: counts.nr_blocks_made,
+        nr_contiguity_checks: counts.nr_checks,
+        seconds: std::time::Duration::from_micros(done.took_us).as_secs_f64(),
     }
 }
 

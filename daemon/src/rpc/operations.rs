@@ -68,7 +68,11 @@ impl Sections {
     }
 }
 
-fn ask(shared: &Shared, command: Command) -> Result<OperationReport, Status> {
+/// Begins an operation, or asks for one, and does not wait for it.
+///
+/// # Errors
+/// Why it was not begun.
+pub fn ask(shared: &Shared, command: Command) -> Result<OperationReport, Status> {
     let reply = shared.apply(command).map_err(status::of_command)?;
     match reply {
         Reply::Operation(report) => Ok(report),
