@@ -4,11 +4,19 @@
 
 use std::{path::PathBuf, str::FromStr};
 
+use crate::bench::Hidden;
 use crate::size::{Bytes, SizeError};
 
 /// Owns a region of shared memory and lends its pages to other processes.
 #[derive(clap::Parser, Clone, Debug, Default)]
-#[command(name = "hugepoold", version, about, max_term_width = 100)]
+#[command(
+    name = "hugepoold",
+    version,
+    about,
+    max_term_width = 100,
+    disable_help_subcommand = true,
+    args_conflicts_with_subcommands = true
+)]
 pub struct Flags {
     /// Configuration file (TOML). Flags win over the environment, that over the file.
     #[arg(long, value_name = "FILE", env = "HUGEPOOLD_CONFIG")]
@@ -45,6 +53,10 @@ pub struct Flags {
     /// What is logged, as `level` or `target=level,…` [default: info].
     #[arg(long, value_name = "FILTER", env = "HUGEPOOLD_LOG")]
     pub log: Option<String>,
+
+    /// Not for people: what other programs of ours start.
+    #[command(subcommand)]
+    pub hidden: Option<Hidden>,
 }
 
 /// One `--zone`, taken apart.

@@ -18,6 +18,7 @@
 pub mod app;
 pub mod attach;
 pub mod backing_plan;
+pub mod bench;
 pub mod check;
 pub mod config;
 pub mod effects;

@@ -414,6 +414,18 @@ pub enum Bench {
         #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
         reps: u32,
     },
+    /// Bring sections online: whole pageblocks against single pages, alone and end to end
+    Hotadd {
+        /// Windows of each case, of which the median is printed
+        #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        reps: u32,
+    },
+    /// Compact a fragmented zone with contiguity caches on and off
+    Compact {
+        /// Windows of each case, of which the median is printed
+        #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        reps: u32,
+    },
     /// From the kill of a client to the moment its last page is home
     Reclaim {
         /// Clients killed for each case
@@ -436,6 +448,8 @@ impl Bench {
             Bench::Svc { .. } => "svc",
             Bench::Attach { .. } => "attach",
             Bench::Rpc { .. } => "rpc",
+            Bench::Hotadd { .. } => "hotadd",
+            Bench::Compact { .. } => "compact",
             Bench::Reclaim { .. } => "reclaim",
             Bench::Offline { .. } => "offline",
         }

@@ -29,9 +29,12 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts one with these zones and waits until clients can attach.
-    pub fn start(zones: &[&str]) -> Result<Daemon, Failure> {
-        let dir = env::temp_dir().join(format!("hugepool-bench-{}", std::process::id()));
+    /// Starts one with these zones, and sections of this size if one is given, and waits until
+    /// clients can attach.
+    pub fn start(zones: &[&str], section_size: Option<&str>) -> Result<Daemon, Failure> {
+        let name = format!("hugepool-bench-{}", std::process::id());
+        let name = section_size.map_or(name.clone(), |size| format!("{name}-{size}"));
+        let dir = env::temp_dir().join(name);
         let refuse = |error: io::Error| {
             let what = format!("cannot start a hugepoold of its own: {error}");
             Failure::refused(
@@ -44,6 +47,9 @@ impl Daemon {
         command.arg("--runtime-dir").arg(&dir);
         for zone in zones {
             command.args(["--zone", zone]);
+        }
+        if let Some(size) = section_size {
+            command.args(["--section-size", size]);
         }
         let child = command
             .stdin(Stdio::null())
@@ -122,7 +128,7 @@ impl Drop for Daemon {
 }
 
 /// The daemon built beside this tool, else the one that the system finds.
-fn program() -> PathBuf {
+pub fn program() -> PathBuf {
     let beside = env::current_exe()
         .ok()
         .map(|exe| exe.with_file_name("hugepoold"));

@@ -4,10 +4,12 @@
 //! environment, then one for each case, last the daemon's verdict on its own books. Without
 //! `--runtime-dir` it starts a daemon of its own ([`daemon`]) and stops it at the end.
 
+mod allocator;
 mod attach;
 mod bulk;
 mod daemon;
 mod environment;
+mod hotadd;
 mod offline;
 pub mod pinner;
 mod reclaim;
@@ -43,7 +45,7 @@ pub async fn run(
 ) -> Result<Outcome, Failure> {
     let own = match runtime_dir {
         Some(_) => None,
-        None => Some(Daemon::start(zones(&bench))?),
+        None => Some(Daemon::start(zones(&bench), None)?),
     };
     let dir = runtime_dir.or(own.as_ref().map(Daemon::runtime_dir));
     let mut admin = connect::admin(dir).await?;
@@ -57,6 +59,10 @@ pub async fn run(
             attach::run(reps, dir, zone_bytes, &report)?;
         }
         Bench::Rpc { reps } => rpc::run(reps, dir, &report).await?,
+        Bench::Hotadd { reps } => {
+            hotadd::run(reps, dir, own.is_some(), &mut admin, &report).await?;
+        }
+        Bench::Compact { reps } => allocator::run("compact", reps, &report)?,
         Bench::Reclaim { reps } => reclaim::run(reps, dir, &mut admin, &report).await?,
         Bench::Offline { reps } => offline::run(reps, dir, &mut admin, &report).await?,
     }

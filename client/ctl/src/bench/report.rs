@@ -82,6 +82,11 @@ impl Summary {
     }
 }
 
+/// The middle of some samples, rounded.
+pub fn median(samples: &[f64]) -> f64 {
+    rounded(Summary::of(samples).median)
+}
+
 /// Three decimals: more is noise.
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0

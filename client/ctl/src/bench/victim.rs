@@ -6,6 +6,11 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
+use nix::{
+    sys::signal::{self, Signal},
+    unistd::Pid,
+};
+
 use hugepool::{Client, Options, Page};
 
 use crate::outcome::{Failure, Outcome};
@@ -73,6 +78,14 @@ impl Victim {
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.0.id()
+    }
+
+    /// Stops it where it stands: it answers nothing from now on.
+    pub fn stop(&self) -> Result<(), Failure> {
+        let pid = i32::try_from(self.0.id()).map(Pid::from_raw);
+        let pid = pid.map_err(io::Error::other)?;
+        signal::kill(pid, Signal::SIGSTOP).map_err(io::Error::from)?;
+        Ok(())
     }
 
     /// Kills it with SIGKILL and waits until it is dead.

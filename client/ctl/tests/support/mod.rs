@@ -206,6 +206,7 @@ impl Admin for Service {
         list_pages(ListPagesRequest) -> ListPagesResponse;
         online_sections(OnlineSectionsRequest) -> SectionsResponse;
         remove_sections(RemoveSectionsRequest) -> SectionsResponse;
+        compact(CompactRequest) -> CompactResponse;
         get_operation(GetOperationRequest) -> Operation;
         list_operations(ListOperationsRequest) -> ListOperationsResponse;
         get_contiguity(GetContiguityRequest) -> GetContiguityResponse;
