@@ -31,6 +31,7 @@ mod lists;
 mod migrate_scanner;
 mod migratetype;
 mod num;
+mod occupy;
 mod online;
 mod order;
 mod pageblock;

@@ -231,6 +231,16 @@ impl<'a> HandleWord<'a> {
         self.open(closed, pfn(closed.0));
     }
 
+    /// Daemon: opens a word that a daemon before this one has left closed, where it was. What it
+    /// says then.
+    pub fn reopen(self) -> HandleState {
+        let bits = self.0.load(Relaxed);
+        if bits & STATE_MASK == CLOSED {
+            let _ = self.open(ClosedHandle(bits), pfn(bits));
+        }
+        self.state()
+    }
+
     /// Daemon: says that the page is gone, from exactly the closed word.
     ///
     /// False: the client took it back and keeps the page.

@@ -6,17 +6,23 @@
 //!
 //! A recall goes: [`LaneDaemon::close`] on all lanes of the round, one `membarrier` for all of
 //! them, [`LaneDaemon::try_take`] until it says [`TakeState::Emptied`], [`LaneDaemon::open`].
+//!
+//! The daemon may die at any instruction and another one take over ([`LaneDaemon::resume`]). So a
+//! cursor is kept ([`lane_cursors`](crate::lane_cursors)) before the lane is told of it, and a word
+//! is taken before the cursor behind it is kept: what is met twice is known to be settled already.
 
 use crate::control::ControlSegment;
+use crate::lane_cursors::LaneCursors;
 use crate::layout::{LANE_CLASSES, Lane};
 use crate::magazine::Magazine;
 use crate::raw::{Class, RawPage};
 use crate::ring::{BadCursors, Ring};
-use crate::sync::{Acquire, Relaxed};
+use crate::sync::{Acquire, Relaxed, Release};
 use crate::window::{Window, is_closed, next_closed};
 
 use crate::lane_recall::Gate;
 pub use crate::lane_recall::TakeState;
+use crate::step;
 
 /// A lane's words that make no sense. The lane, and with it the client, is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -98,6 +104,8 @@ pub struct LaneDaemon {
     pub(crate) grants_tail: [u32; LANE_CLASSES],
     pub(crate) wanted_seen: [u32; LANE_CLASSES],
     pub(crate) gate: Gate,
+    /// Where the cursors are kept for a daemon that comes after this one.
+    pub(crate) kept: Option<LaneCursors>,
 }
 
 impl LaneDaemon {
@@ -112,7 +120,49 @@ impl LaneDaemon {
             grants_tail: [0; LANE_CLASSES],
             wanted_seen: [0; LANE_CLASSES],
             gate: Gate::Open,
+            kept: None,
         };
+        Some(lane)
+    }
+
+    /// The same, with its cursors kept in `kept`, which may outlive this daemon.
+    pub fn kept_in(segment: ControlSegment, index: u32, kept: LaneCursors) -> Option<LaneDaemon> {
+        let mut lane = LaneDaemon::new(segment, index)?;
+        kept.clear();
+        kept.keep_gate(lane.epoch, &lane.gate);
+        lane.kept = Some(kept);
+        Some(lane)
+    }
+
+    /// Takes over a lane from a daemon that has died at whatever instruction: its cursors are
+    /// those that it kept, and the lane is told of them again, since it may have died before it
+    /// told. A lane found closed stays so; a barrier must be issued before it is taken.
+    pub fn resume(segment: ControlSegment, index: u32, kept: LaneCursors) -> Option<LaneDaemon> {
+        let mut lane = LaneDaemon::new(segment, index)?;
+        (lane.epoch, lane.gate) = kept.gate();
+        lane.returns_head = kept.returns_head();
+        for class in Class::all().take(LANE_CLASSES) {
+            lane.grants_tail[class.index()] = kept.grants_tail(class.index());
+        }
+        lane.kept = Some(kept);
+        let words = lane.segment.lane(index).expect(LANE);
+        // SYNC(ring.head): the slots before it have been read.
+        words.settled.returns_head.store(lane.returns_head, Release);
+        for class in Class::all().take(LANE_CLASSES) {
+            let at = class.index();
+            lane.wanted_seen[at] = words.class(at).client.wanted.load(Relaxed);
+            let ring = grants_ring(words, class);
+            // SYNC(ring.tail): the slots before it have been written.
+            ring.tail.store(lane.grants_tail[at], Release);
+        }
+        if lane.gate == Gate::Emptied {
+            lane.set_empty();
+        }
+        if is_closed(lane.epoch) {
+            window(lane.lane()).close(lane.epoch);
+        } else {
+            window(lane.lane()).open(lane.epoch);
+        }
         Some(lane)
     }
 
@@ -154,7 +204,15 @@ impl LaneDaemon {
         }
         let ring = grants_ring(self.segment.lane(self.index).expect(LANE), class);
         let words = pages.iter().map(|page| page.bits());
-        ring.push_checked(&mut self.grants_tail[class.index()], words)
+        let kept = &self.kept;
+        let keep = |tail| {
+            if let Some(kept) = kept {
+                step::reached("grant.slots");
+                kept.keep_grants_tail(class.index(), tail);
+                step::reached("grant.cursor");
+            }
+        };
+        ring.push_checked(&mut self.grants_tail[class.index()], words, keep)
             .map_err(|bad| bad_grants(class, bad))
     }
 
@@ -203,10 +261,17 @@ impl LaneDaemon {
     /// At most one ring's worth, however fast the client goes on.
     pub fn settle(&mut self, take: &mut dyn FnMut(RawPage)) -> Result<usize, Poisoned> {
         let ring = returns_ring(self.segment.lane(self.index).expect(LANE));
-        ring.pop_checked(&mut self.returns_head, &mut |bits| {
-            take(RawPage::from_bits(bits))
-        })
-        .map_err(bad_returns)
+        let kept = &self.kept;
+        let keep = |head| {
+            if let Some(kept) = kept {
+                step::reached("settle.cells");
+                kept.keep_returns_head(head);
+                step::reached("settle.cursor");
+            }
+        };
+        let take = &mut |bits| take(RawPage::from_bits(bits));
+        ring.pop_checked(&mut self.returns_head, take, keep)
+            .map_err(bad_returns)
     }
 
     /// Shuts the lane. A barrier on all processors must follow before [`LaneDaemon::try_take`].
@@ -217,8 +282,16 @@ impl LaneDaemon {
         }
         self.epoch = next_closed(self.epoch);
         debug_assert!(is_closed(self.epoch));
-        window(self.lane()).close(self.epoch);
         self.gate = Gate::Closed;
+        self.keep_gate();
+        step::reached("recall.gate");
+        window(self.lane()).close(self.epoch);
+    }
+
+    pub(crate) fn keep_gate(&self) {
+        if let Some(kept) = &self.kept {
+            kept.keep_gate(self.epoch, &self.gate);
+        }
     }
 
     /// Whether the lane is shut.
@@ -237,8 +310,10 @@ impl LaneDaemon {
             return false;
         }
         self.epoch = self.epoch.wrapping_add(1);
-        window(self.lane()).open(self.epoch);
         self.gate = Gate::Open;
+        self.keep_gate();
+        step::reached("recall.open");
+        window(self.lane()).open(self.epoch);
         true
     }
 

@@ -7,11 +7,12 @@
 //! `bottom + r` and `top - r` cannot be what it is moving.
 
 use crate::lane_daemon::{
-    LANE, LaneDaemon, Poisoned, bad_grants, bad_magazine, grants_ring, magazine, window,
+    LaneDaemon, Poisoned, bad_grants, bad_magazine, grants_ring, magazine, window,
 };
 use crate::layout::LANE_CLASSES;
 use crate::raw::{Class, RawPage};
 use crate::slots;
+use crate::step;
 use crate::sync::{Acquire, AtomicU64, Relaxed, Release};
 
 /// Where taking a closed lane back stands.
@@ -37,10 +38,10 @@ pub enum TakeState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     /// Grants from here to the daemon's tail.
-    grants_from: u32,
+    pub(crate) grants_from: u32,
     /// Blocks of the magazine from the first to before the second position; none if all of them
     /// were within reach.
-    magazine: Option<(u32, u32)>,
+    pub(crate) magazine: Option<(u32, u32)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,38 +66,76 @@ impl LaneDaemon {
         is_stuck: bool,
         out: &mut Vec<RawPage>,
     ) -> Result<TakeState, Poisoned> {
+        self.take_by(is_stuck, &mut |claims| out.extend_from_slice(claims))
+    }
+
+    /// As [`LaneDaemon::try_take`], each claim being settled by `settle` before the lane forgets
+    /// it: a daemon that dies in the middle finds them all again, and knows those that are home.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn take_by(
+        &mut self,
+        is_stuck: bool,
+        settle: &mut dyn FnMut(&[RawPage]),
+    ) -> Result<TakeState, Poisoned> {
         assert!(self.gate != Gate::Open, "lane {} is open", self.index);
         let reach = window(self.lane()).reach();
         match (&self.gate, reach) {
             (Gate::Emptied, _) => Ok(TakeState::Emptied),
-            (_, 0) => self.take_rest(out),
+            (_, 0) => self.take_rest(settle),
             (Gate::Partly(_), _) => Ok(TakeState::Held {
                 reach,
                 nr_left: self.nr_left()?,
             }),
-            (_, _) if is_stuck => self.take_beyond(reach, out),
+            (_, _) if is_stuck => self.take_beyond(reach, settle),
             (_, _) => Ok(TakeState::Busy { reach }),
         }
     }
 
     /// Nobody is in the window and nobody will enter: the lane's words are the daemon's.
-    fn take_rest(&mut self, out: &mut Vec<RawPage>) -> Result<TakeState, Poisoned> {
+    fn take_rest(&mut self, settle: &mut dyn FnMut(&[RawPage])) -> Result<TakeState, Poisoned> {
         let partly = match &self.gate {
             Gate::Partly(taken) => Some(**taken),
             _ => None,
         };
+        let mut claims = Vec::new();
+        let mut heads = [0; LANE_CLASSES];
+        // All cursors are judged before anything is taken, so that a poisoned lane is whole.
         for class in lane_classes() {
-            let lane = self.segment.lane(self.index).expect(LANE);
             let taken = partly.map(|taken| taken[class.index()]);
-            let head = self.take_grants_rest(class, taken, out)?;
-            self.take_magazine_rest(class, taken, out)?;
-            let ring = grants_ring(lane, class);
-            self.grants_tail[class.index()] = head;
-            // Published by the opening, SYNC(window.epoch).
-            ring.tail.store(head, Relaxed);
+            heads[class.index()] = self.take_grants_rest(class, taken, &mut claims)?;
+            self.take_magazine_rest(class, taken, &mut claims)?;
         }
+        settle(&claims);
+        step::reached("recall.cells");
+        self.grants_tail = heads;
         self.gate = Gate::Emptied;
+        if let Some(kept) = &self.kept {
+            for class in lane_classes() {
+                kept.keep_grants_tail(class.index(), heads[class.index()]);
+                step::reached("recall.tail");
+            }
+        }
+        self.keep_gate();
+        step::reached("recall.emptied");
+        self.set_empty();
         Ok(TakeState::Emptied)
+    }
+
+    /// Sets the lane's rings and magazines empty, while it is closed. Harmless when repeated.
+    pub(crate) fn set_empty(&self) {
+        for class in lane_classes() {
+            let tail = self.grants_tail[class.index()];
+            // Published by the opening, SYNC(window.epoch).
+            grants_ring(self.lane(), class).tail.store(tail, Relaxed);
+            let magazine = magazine(self.lane(), class);
+            let (bottom, top) = (magazine.bottom.load(Relaxed), magazine.top.load(Relaxed));
+            // The client's word, written while it keeps off; published by the opening,
+            // SYNC(window.epoch).
+            magazine.bottom.store(top, Relaxed);
+            self.count_recalled(class, top.wrapping_sub(bottom));
+        }
     }
 
     /// Takes the grants that are left; returns the client's cursor.
@@ -128,7 +167,7 @@ impl LaneDaemon {
         Ok(head)
     }
 
-    /// Takes the blocks of the magazine that are left, and sets it empty.
+    /// Takes the blocks of the magazine that are left.
     fn take_magazine_rest(
         &self,
         class: Class,
@@ -155,16 +194,17 @@ impl LaneDaemon {
         }
         take_run(magazine.slots, bottom, nr_below, out);
         take_run(magazine.slots, to, nr_above, out);
-        // The client's word, written while it keeps off; published by the opening,
-        // SYNC(window.epoch).
-        magazine.bottom.store(top, Relaxed);
-        self.count_recalled(class, nr_below + nr_gone + nr_above);
         Ok(())
     }
 
     /// Takes all that an operation of this reach cannot be moving: it takes from the front of the
     /// grants, from and to the top of the magazine, or from its bottom.
-    fn take_beyond(&mut self, reach: u32, out: &mut Vec<RawPage>) -> Result<TakeState, Poisoned> {
+    fn take_beyond(
+        &mut self,
+        reach: u32,
+        settle: &mut dyn FnMut(&[RawPage]),
+    ) -> Result<TakeState, Poisoned> {
+        let mut claims = Vec::new();
         let mut taken = [Taken {
             grants_from: 0,
             magazine: None,
@@ -183,14 +223,17 @@ impl LaneDaemon {
                 grants_ring(self.lane(), class).slots,
                 grants_from,
                 nr_grants,
-                out,
+                &mut claims,
             );
             if let Some((from, to)) = from_magazine {
                 let slots = magazine(self.lane(), class).slots;
-                take_run(slots, from, to.wrapping_sub(from), out);
+                take_run(slots, from, to.wrapping_sub(from), &mut claims);
             }
         }
+        settle(&claims);
+        step::reached("recall.beyond");
         self.gate = Gate::Partly(Box::new(taken));
+        self.keep_gate();
         Ok(TakeState::Held {
             reach,
             nr_left: self.nr_left()?,

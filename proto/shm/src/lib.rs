@@ -21,6 +21,7 @@ pub mod handle;
 pub mod handle_pool;
 pub mod handles;
 pub mod lane_client;
+pub mod lane_cursors;
 pub mod lane_daemon;
 mod lane_free;
 mod lane_recall;
@@ -32,6 +33,7 @@ pub mod raw;
 mod ring;
 pub mod scribble;
 mod slots;
+pub mod step;
 mod sync;
 mod taken;
 pub mod transit;
@@ -79,6 +81,8 @@ pub mod region;
 pub mod runtime_dir;
 pub mod seqlock;
 mod span;
+#[cfg(not(loom))]
+pub mod state;
 #[cfg(not(loom))]
 pub mod stats;
 #[cfg(not(loom))]

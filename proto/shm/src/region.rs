@@ -134,6 +134,17 @@ impl Region {
         Region::create(&format!("hugepool-client-{pid}"), rounded, pages)
     }
 
+    /// Makes the file of the daemon's own state: `len_bytes` rounded up to whole pages, all zero.
+    ///
+    /// # Errors
+    /// [`RegionError`].
+    pub fn for_state(len_bytes: u64) -> Result<Region, RegionError> {
+        let pages = FilePages::Shmem;
+        let rounded = len_bytes.checked_next_multiple_of(pages.page_bytes());
+        let rounded = rounded.ok_or(RegionError::Length { len_bytes, pages })?;
+        Region::create("hugepool-state", rounded, pages)
+    }
+
     fn create(name: &str, len_bytes: u64, pages: FilePages) -> Result<Region, RegionError> {
         let length = libc::off_t::try_from(len_bytes);
         let is_whole = len_bytes > 0 && len_bytes.is_multiple_of(pages.page_bytes());

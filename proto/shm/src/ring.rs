@@ -99,11 +99,13 @@ impl Ring<'_> {
 
     /// Puts as many of `words` as there is room for and publishes them; returns how many.
     ///
-    /// `tail` is the daemon's own cursor; the head is the client's claim.
+    /// `tail` is the daemon's own cursor; the head is the client's claim. `keep` is told the new
+    /// cursor before the client can see it.
     pub fn push_checked(
         &self,
         tail: &mut u32,
         words: impl ExactSizeIterator<Item = u64>,
+        keep: impl FnOnce(u32),
     ) -> Result<usize, BadCursors> {
         // SYNC(ring.head): the slots before the head have been read.
         let used = self.depth_checked(self.head.load(Acquire), *tail)?;
@@ -112,6 +114,7 @@ impl Ring<'_> {
             slots::store(self.slots, *tail, word);
             *tail = tail.wrapping_add(1);
         }
+        keep(*tail);
         // SYNC(ring.tail): publishes the slots just written.
         self.tail.store(*tail, Release);
         Ok(count)
@@ -120,11 +123,13 @@ impl Ring<'_> {
     /// Hands each word there to `take`, then publishes that they have been read; returns how
     /// many. At most one capacity of words, however fast the client puts more.
     ///
-    /// `head` is the daemon's own cursor; the tail is the client's claim.
+    /// `head` is the daemon's own cursor; the tail is the client's claim. `keep` is told the new
+    /// cursor when all words have been taken, and before the client can write over them.
     pub fn pop_checked(
         &self,
         head: &mut u32,
         take: &mut dyn FnMut(u64),
+        keep: impl FnOnce(u32),
     ) -> Result<usize, BadCursors> {
         // SYNC(ring.tail): the slots before the tail have been written.
         let used = self.depth_checked(*head, self.tail.load(Acquire))?;
@@ -132,6 +137,7 @@ impl Ring<'_> {
             take(slots::load(self.slots, *head));
             *head = head.wrapping_add(1);
         }
+        keep(*head);
         // SYNC(ring.head): the slots before it have been read and may be written again.
         self.head.store(*head, Release);
         Ok(used as usize)
@@ -197,7 +203,9 @@ mod tests {
         for round in 0..10u64 {
             let words = [3 * round, 3 * round + 1, 3 * round + 2];
             assert_eq!(
-                store.ring().push_checked(&mut tail, words.into_iter()),
+                store
+                    .ring()
+                    .push_checked(&mut tail, words.into_iter(), |_| ()),
                 Ok(3)
             );
             let mut out = [0; 4];
@@ -220,7 +228,7 @@ mod tests {
         assert_eq!(
             store
                 .ring()
-                .pop_checked(&mut head, &mut |word| got.push(word)),
+                .pop_checked(&mut head, &mut |word| got.push(word), |_| ()),
             Ok(4)
         );
         assert_eq!(got, [1, 2, 3, 4]);
@@ -231,10 +239,12 @@ mod tests {
     fn absurd_cursors_of_the_peer_are_named() {
         let store = Store::starting_at(0);
         store.tail.store(5, Relaxed);
-        let answer = store.ring().pop_checked(&mut 0, &mut |_| unreachable!());
+        let answer = store
+            .ring()
+            .pop_checked(&mut 0, &mut |_| unreachable!(), |_| ());
         assert_eq!(answer, Err(BadCursors { head: 0, tail: 5 }));
         store.head.store(1, Relaxed);
-        let answer = store.ring().push_checked(&mut 0, [1].into_iter());
+        let answer = store.ring().push_checked(&mut 0, [1].into_iter(), |_| ());
         assert_eq!(answer, Err(BadCursors { head: 1, tail: 0 }));
     }
 

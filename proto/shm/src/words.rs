@@ -17,6 +17,7 @@ pub struct Words {
     storage: Arc<Mapping>,
     #[cfg(loom)]
     storage: Arc<Vec<AtomicU64>>,
+    start: usize,
     len: usize,
 }
 
@@ -41,6 +42,7 @@ impl Words {
         let len = len.min(mapping.len_bytes() / size_of::<AtomicU64>());
         Words {
             storage: Arc::new(mapping),
+            start: 0,
             len,
         }
     }
@@ -49,8 +51,8 @@ impl Words {
     #[inline]
     pub fn cells(&self) -> &[AtomicU64] {
         self.storage
-            .words64(0, self.len)
-            .expect("of_mapping has bounded the length")
+            .words64(self.start * size_of::<AtomicU64>(), self.len)
+            .expect("of_mapping and part have bounded start and length")
     }
 
     /// Zero words become one page: an empty table is a legal one.
@@ -70,17 +72,29 @@ impl Words {
         let words = (0..len).map(|_| AtomicU64::new(0)).collect();
         Ok(Words {
             storage: Arc::new(words),
+            start: 0,
             len,
         })
     }
 
     /// The words themselves.
     pub fn cells(&self) -> &[AtomicU64] {
-        &self.storage[..self.len]
+        &self.storage[self.start..self.start + self.len]
     }
 }
 
 impl Words {
+    /// `len` of these words from `start` on, or as many of them as there are: the same memory.
+    #[must_use]
+    pub fn part(&self, start: usize, len: usize) -> Words {
+        let start = start.min(self.len);
+        Words {
+            storage: self.storage.clone(),
+            start: self.start + start,
+            len: len.min(self.len - start),
+        }
+    }
+
     /// How many words.
     pub fn len(&self) -> usize {
         self.len
@@ -103,6 +117,16 @@ mod tests {
         words.clone().cells()[9].store(5, Relaxed);
         assert_eq!(words.cells()[9].load(Relaxed), 5);
         assert_eq!(words.len(), 10);
+    }
+
+    #[test]
+    fn a_part_is_the_same_memory_and_never_longer_than_the_whole() {
+        let words = Words::heap(10).unwrap();
+        let part = words.part(4, 100);
+        assert_eq!(part.len(), 6);
+        part.part(1, 2).cells()[1].store(7, Relaxed);
+        assert_eq!(words.cells()[6].load(Relaxed), 7);
+        assert!(words.part(11, 1).is_empty());
     }
 
     #[test]

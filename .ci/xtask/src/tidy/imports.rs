@@ -42,7 +42,7 @@ const LAYERS: [Layer; 10] = [
         folder: "daemon/engine",
         package: "hugepool-engine",
         ours: &["hugepool-mm", "hugepool-shm"],
-        others: Some(&["thiserror"]),
+        others: Some(&["rkyv", "thiserror"]),
     },
     Layer {
         folder: "proto",
