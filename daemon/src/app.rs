@@ -17,6 +17,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::attach::Attach;
 use crate::config::Config;
+use crate::confine;
 use crate::effects::{Jobs, Workers};
 use crate::lanes::Lanes;
 use crate::rpc::peer::Gate;
@@ -139,6 +140,8 @@ impl App {
             _dir,
         } = self;
         let io = |what| move |source| AppError::System { what, source };
+        // While this is the only thread: the others inherit it.
+        confine::confine(&config.runtime_dir);
         let workers = Workers::start(jobs, &shared).map_err(io("thread for the backing"))?;
         let lanes = thread::Builder::new()
             .name("lanes".to_owned())

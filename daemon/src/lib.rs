@@ -21,6 +21,7 @@ pub mod backing_plan;
 pub mod bench;
 pub mod check;
 pub mod config;
+pub mod confine;
 pub mod effects;
 pub mod exit;
 pub mod flags;
