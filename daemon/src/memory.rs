@@ -123,15 +123,12 @@ impl Memory {
         let zone = self.zone(zone);
         let mut table = lock(&zone.table);
         let section_bytes = self.geometry.section_bytes();
-        let chosen = choose_more(
-            &zone.plan,
-            &zone.at_start,
-            section_bytes,
-            &BackingFacts::probe(),
-        )
-        .map_err(|error| error.to_string())?;
+        let facts = BackingFacts::probe();
+        let chosen = choose_more(&zone.plan, &zone.at_start, section_bytes, &facts)
+            .map_err(|error| error.to_string())?;
+        let range = zone.range(section, self.geometry);
         zone.storage
-            .populate(zone.range(section, self.geometry), chosen.backing)
+            .populate_by(range, chosen.backing, &facts)
             .map_err(|error| one_line(&error))?;
         table.populated.insert(section.get(), chosen.backing);
         table.found.remove(&section.get());

@@ -169,11 +169,25 @@ impl Storage {
         range: Range<u64>,
         backing: Backing,
     ) -> Result<Populated, PopulateError> {
+        self.populate_by(range, backing, &BackingFacts::probe())
+    }
+
+    /// As [`Storage::populate`], by facts that the caller has just asked for: asking takes more
+    /// than a hundred system calls, a tenth of what populating 128 MiB of huge pages takes.
+    ///
+    /// # Errors
+    /// As [`Storage::populate`].
+    pub fn populate_by(
+        &self,
+        range: Range<u64>,
+        backing: Backing,
+        facts: &BackingFacts,
+    ) -> Result<Populated, PopulateError> {
         self.check(&range, backing)?;
         // A peer may have faulted pages into the hole: what comes must be zero, and all of it ours.
         self.punch(range.clone())?;
         let need_bytes = range.end - range.start;
-        if let Some(why) = BackingFacts::probe().why_not(backing, need_bytes, self.node) {
+        if let Some(why) = facts.why_not(backing, need_bytes, self.node) {
             return Err(PopulateError::Short { backing, why });
         }
         match self.fill(range.clone(), backing) {
