@@ -17,7 +17,7 @@ use hugepool_shm::{
 
 use crate::{
     AttachError, Bulk, EvictablePage, LocalLane, Migratetype, MovablePage, NoSuchZone, Options,
-    Order, Page, Request, Shortfall,
+    Order, Page, PressureWatch, Request, Shortfall,
     adopt::{self, Shape},
     attach::{Place, ZonePlace},
     obtain,
@@ -119,6 +119,17 @@ impl Client {
     /// calls of the client itself ask for.
     pub fn request(&self) -> Request<'_> {
         Request::new(self)
+    }
+
+    /// Begins to tell how short of pages this client's zones are. Each watch has a thread of its
+    /// own, until it is dropped; it does not keep the client attached.
+    ///
+    /// # Errors
+    /// When the system gives no socket or no thread.
+    pub fn watch_pressure(&self) -> std::io::Result<PressureWatch> {
+        let way = self.inner.remote.way();
+        let refuse = || std::io::Error::other("the socket's name is not text");
+        PressureWatch::begin(way.ok_or_else(refuse)?)
     }
 
     /// A request from this zone; see [`Request::with_zone`].

@@ -92,6 +92,7 @@ mod movable;
 mod obtain;
 mod options;
 mod order;
+mod pressure;
 mod remote;
 mod request;
 pub mod runtime_dir;
@@ -107,6 +108,7 @@ pub use local::LocalLane;
 pub use movable::{EvictablePage, IntoPageError, MovablePage};
 pub use options::Options;
 pub use order::{NoSuchOrder, Order};
+pub use pressure::{Pressure, PressureLevel, PressureWatch};
 pub use request::{Bulk, NoSuchZone, Request};
 pub use shortfall::Shortfall;
 

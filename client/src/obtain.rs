@@ -269,6 +269,7 @@ fn call(
             order: request.order.get(),
             migratetype: request.migratetype,
             nr_blocks: nr_left,
+            urgent: request.urgent,
             wait: if may_wait { left } else { Duration::ZERO },
             patience: left,
         };

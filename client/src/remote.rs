@@ -56,6 +56,8 @@ pub(crate) struct Want<'a> {
     pub(crate) order: u8,
     pub(crate) migratetype: RawMigratetype,
     pub(crate) nr_blocks: usize,
+    /// May go below the zones' min marks.
+    pub(crate) urgent: bool,
     /// How long the daemon may wait until it has all of them; zero for what there is.
     pub(crate) wait: Duration,
     /// How long it may take to answer at all, at least.
@@ -99,6 +101,29 @@ pub(crate) struct Remote {
 struct Dialled {
     runtime: Runtime,
     pages: PagesClient<Channel>,
+}
+
+/// How to reach the daemon, and as whom.
+#[derive(Clone, Debug)]
+pub(crate) struct Way {
+    channel: Endpoint,
+    token: MetadataValue<Ascii>,
+}
+
+impl Way {
+    /// The service, dialled at its first call; to be made inside the runtime that drives it.
+    pub(crate) fn dial(&self) -> PagesClient<Channel> {
+        PagesClient::new(self.channel.connect_lazy())
+    }
+
+    /// The request, as the session's.
+    pub(crate) fn sign<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        request
+            .metadata_mut()
+            .insert(SESSION_KEY, self.token.clone());
+        request
+    }
 }
 
 impl Remote {
@@ -212,6 +237,7 @@ impl Remote {
             nr_pages: nr_blocks,
             migratetype: migratetype.into(),
             timeout_ms: u32::try_from(wait_ms).unwrap_or(u32::MAX),
+            urgent: want.urgent,
         });
         request
             .metadata_mut()
@@ -230,16 +256,21 @@ impl Remote {
 
     fn dial(&self) -> Option<Dialled> {
         let runtime = Builder::new_current_thread().enable_all().build().ok()?;
-        let endpoint = Endpoint::from_shared(format!("unix://{}", self.socket.to_str()?)).ok()?;
-        let channel = {
+        let way = self.way()?;
+        let pages = {
             // The channel's own task is put on the runtime that is entered.
             let _entered = runtime.enter();
-            endpoint.connect_lazy()
+            way.dial()
         };
-        Some(Dialled {
-            runtime,
-            pages: PagesClient::new(channel),
-        })
+        Some(Dialled { runtime, pages })
+    }
+
+    /// The way for calls that are driven by somebody else; `None` for a socket whose name is not
+    /// text.
+    pub(crate) fn way(&self) -> Option<Way> {
+        let channel = Endpoint::from_shared(format!("unix://{}", self.socket.to_str()?)).ok()?;
+        let token = self.token.clone();
+        Some(Way { channel, token })
     }
 }
 

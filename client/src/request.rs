@@ -31,6 +31,7 @@ pub struct Request<'c> {
     pub(crate) zone: Option<&'c str>,
     pub(crate) order: Order,
     pub(crate) migratetype: Migratetype,
+    pub(crate) urgent: bool,
     pub(crate) deadline: Duration,
 }
 
@@ -41,6 +42,7 @@ impl<'c> Request<'c> {
             zone: None,
             order: Order::PAGE,
             migratetype: Migratetype::Unmovable,
+            urgent: false,
             deadline: client.deadline(),
         }
     }
@@ -80,6 +82,15 @@ impl<'c> Request<'c> {
     /// at all is given half a second more before the call says so.
     pub fn with_deadline(self, deadline: Duration) -> Request<'c> {
         Request { deadline, ..self }
+    }
+
+    /// May take five eighths of what zones keep back below their min marks: for what must not fail
+    /// because others were greedy. A lane's own pages come first, as ever.
+    pub fn urgent(self) -> Request<'c> {
+        Request {
+            urgent: true,
+            ..self
+        }
     }
 
     /// Takes one page.

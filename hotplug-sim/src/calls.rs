@@ -83,6 +83,7 @@ impl World {
             order,
             nr_blocks,
             migratetype,
+            is_urgent: self.prng.chance(1, 8),
         }
     }
 

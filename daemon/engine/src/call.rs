@@ -31,6 +31,8 @@ pub struct AllocBulk {
     pub nr_blocks: u32,
     /// What they are asked to be.
     pub migratetype: Migratetype,
+    /// May take five eighths of what a zone keeps back below `min`.
+    pub is_urgent: bool,
 }
 
 /// What is to be done about a shortfall.

@@ -3,7 +3,7 @@
 //! Each call is answered at once. A caller that waits asks again when pages came home;
 //! what was found so far is kept for it under its request id.
 
-use hugepool_mm::{Order, Pfn};
+use hugepool_mm::{Mark, Order, Pfn};
 
 use crate::Engine;
 use crate::call::{
@@ -189,12 +189,16 @@ impl Engine {
     fn lend_to(&mut self, ask: &Ask<'_>, reply: &mut AllocReply) -> Option<Shortfall> {
         let client = self.clients.get(ask.session)?;
         let missing = ask.request.nr_blocks.saturating_sub(reply.nr_blocks);
+        let mut who = client.borrower(&ask.zonelist);
+        if ask.request.is_urgent {
+            who.mark = Mark::Atomic;
+        }
         let mut lent: Vec<(Pfn, u32)> = Vec::new();
         let Borrowed {
             nr_blocks,
             shortfall,
         } = self.custody.lend(
-            &client.borrower(&ask.zonelist),
+            &who,
             ask.order,
             ask.request.migratetype,
             num::index(missing),

@@ -3,7 +3,7 @@
 //! A client's record, and the table of all of them by slot. What lies in its lanes is
 //! [`lanes`](crate::lanes)' affair, what it owns the owner table's.
 
-use hugepool_mm::{Migratetype, ZoneId, ZoneKind};
+use hugepool_mm::{Mark, Migratetype, ZoneId, ZoneKind};
 use hugepool_shm::control::ControlSegment;
 use thiserror::Error;
 
@@ -207,6 +207,7 @@ impl Client {
             zonelist,
             ceiling_pages: self.ceiling_pages,
             segment: self.link.as_ref().map(|link| &link.segment),
+            mark: Mark::Min,
         }
     }
 

@@ -48,6 +48,8 @@ pub(crate) struct Borrower<'a> {
     pub ceiling_pages: Option<u64>,
     /// Where it marks sections as mapped; one without a segment maps nothing.
     pub segment: Option<&'a ControlSegment>,
+    /// How far down it may take a zone's free pages.
+    pub mark: Mark,
 }
 
 /// What came of borrowing.
@@ -109,7 +111,7 @@ impl Custody {
                     preferred: who.zonelist[0],
                     order,
                     migratetype,
-                    mark: Mark::Min,
+                    mark: who.mark,
                 };
                 debug_assert!(position > 0 || zone == ask.preferred);
                 self.take_from_zone(ask, who, wanted, &mut heads, &mut why);

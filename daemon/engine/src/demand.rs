@@ -104,6 +104,11 @@ impl Demand {
         self.wanted > 0 || (self.is_active && nr_grants < self.low_mark(bounds))
     }
 
+    /// Whether blocks were missed since the last refill.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted > 0
+    }
+
     /// How many blocks to lend to a lane with so many grants; 0 mostly.
     pub fn refill(&mut self, nr_grants: u32, bounds: &Bounds) -> u32 {
         if !self.is_hungry(nr_grants, bounds) {
@@ -138,14 +143,16 @@ impl Demand {
         }
     }
 
-    /// Some time has passed: an idle class falls back towards its base.
-    pub fn tick(&mut self, bounds: &Bounds) {
+    /// Some time has passed: an idle class falls back towards its base. Returns whether it was
+    /// not idle.
+    pub fn tick(&mut self, bounds: &Bounds) -> bool {
         if core::mem::take(&mut self.is_busy) {
-            return;
+            return true;
         }
         self.batch = (self.batch / 2).max(bounds.base_batch.min(bounds.max_batch()));
         let high = self.high.max(bounds.base_high());
         self.high = (high - (high >> HIGH_DECAY_SHIFT)).max(bounds.base_high());
+        false
     }
 
     /// What the client is told.
@@ -262,7 +269,8 @@ mod tests {
         demand.refill(0, &BOUNDS);
         let busy = demand.settings(&BOUNDS);
         assert!(busy.batch > 4 && busy.high > 16);
-        (0..50).for_each(|_| demand.tick(&BOUNDS));
+        assert!(demand.tick(&BOUNDS), "was refilled");
+        (0..50).for_each(|_| assert!(!demand.tick(&BOUNDS)));
         let idle = demand.settings(&BOUNDS);
         assert_eq!((idle.batch, idle.high), (4, 16));
     }

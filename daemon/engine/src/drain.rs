@@ -88,6 +88,7 @@ impl Engine {
     /// Advances what takes time: operations, and lanes that were closed. Returns when it
     /// wants to be called again; `None`: not before something else happens.
     pub fn poll(&mut self, now: Now, outside: &mut dyn Outside) -> Option<Now> {
+        let balance = self.balance(now, outside);
         let all = self.clients.ids();
         if is_pending(&self.clients, &all) || is_stuck(&self.clients, &all) {
             self.advance_recalls(&all, now, outside);
@@ -112,7 +113,8 @@ impl Engine {
             let compacting = operation.compact.as_ref()?;
             compacting.wakes_at().map(|next| next.max(now))
         });
-        recalls.into_iter().chain(compactions).min()
+        let soonest = [recalls, balance].into_iter().flatten();
+        soonest.chain(compactions).min()
     }
 
     /// Advances one operation, and files it when it has ended.

@@ -136,6 +136,24 @@ impl Engine {
         nr_pages
     }
 
+    /// In the background: takes evictable blocks of a zone until so many pages have come home.
+    pub(crate) fn evict_some(&mut self, zone: usize, wanted: u64, now: Now) {
+        if self.custody.owners.tally().all_reclaimable() == 0 {
+            return;
+        }
+        let mut evicted = Evicted::new();
+        let mut nr_pages = 0;
+        for place in self.places_of_evictables(&[zone]) {
+            if nr_pages >= wanted {
+                break;
+            }
+            self.hand.section = place.section;
+            self.hand.block = place.block + 1;
+            nr_pages += self.evict_in(place, wanted - nr_pages, &mut evicted);
+        }
+        self.tell_evicted(&evicted, now);
+    }
+
     fn evict_in(&mut self, place: Place, most: u64, evicted: &mut Evicted) -> u64 {
         let mut sources = Vec::new();
         self.custody.owners.for_each_head(place, &mut |pfn, lent| {

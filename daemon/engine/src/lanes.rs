@@ -41,6 +41,8 @@ pub(crate) struct Lane {
     demands: [Demand; NR_CLASSES],
     published: [Option<ClassSettings>; NR_CLASSES],
     nr_refills: u64,
+    /// Ticks since it was last refilled, or overflowed.
+    ticks_idle: u32,
 }
 
 /// What a lane wants of one class.
@@ -48,6 +50,8 @@ pub(crate) struct Lane {
 pub(crate) struct Hunger {
     pub class: Class,
     pub nr_blocks: u32,
+    /// Nothing was missed: it is for what may come.
+    pub is_ahead: bool,
     /// The demand before, to go back to if there is nothing to be had.
     before: Demand,
 }
@@ -61,6 +65,7 @@ impl Lane {
             demands: [Demand::default(); NR_CLASSES],
             published: [None; NR_CLASSES],
             nr_refills: 0,
+            ticks_idle: 0,
         }
     }
 
@@ -98,6 +103,7 @@ impl Lane {
                 hungers.push(Hunger {
                     class,
                     nr_blocks,
+                    is_ahead: !before.is_wanted(),
                     before,
                 });
             }
@@ -152,9 +158,21 @@ impl Lane {
 
     /// Some time has passed.
     pub fn tick(&mut self, bounds: &AllBounds) {
+        let mut was_busy = false;
         for class in Class::all() {
-            self.demands[class.index()].tick(&bounds[class.index()]);
+            was_busy |= self.demands[class.index()].tick(&bounds[class.index()]);
         }
+        self.ticks_idle = if was_busy {
+            0
+        } else {
+            self.ticks_idle.saturating_add(1)
+        };
+    }
+
+    /// Whether it has neither been refilled nor overflowed for a while. One whose pages go in and
+    /// out of its magazine counts too: it is refilled when it is emptied.
+    pub fn is_idle(&self) -> bool {
+        self.ticks_idle > 0
     }
 
     /// Blocks that lie in it, by class; a recall of a lane with none is not worth a barrier.
@@ -178,6 +196,7 @@ impl Lane {
         }
         self.daemon.close();
         self.gate = Gate::Closing { since: now };
+        self.ticks_idle = 0;
         true
     }
 

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod apply;
+mod balance;
 mod call;
 mod calls;
 mod cell;
@@ -59,6 +60,7 @@ mod zones;
 use hugepool_shm::control::ControlGeometry;
 use hugepool_shm::words::Words;
 
+pub use balance::ZonePressure;
 pub use call::{
     AllocBulk, AllocOutcome, AllocReply, CallError, ClaimedRun, FreeBulk, FreeReply, LentRun,
     MAX_BLOCKS_PER_CALL, MAX_REFUSED_NAMED, Patience, Refused, Shortfall,
@@ -107,6 +109,7 @@ pub struct Engine {
     /// Rises when something has changed that bounds lanes.
     bounds_version: u64,
     pressure: recall::Pressure,
+    balance: balance::Balance,
     due: compaction_due::Due,
     batches: migrate::Batches,
     hand: evict::Hand,
@@ -143,6 +146,7 @@ impl Engine {
             pcp: client::FixedPcp::default(),
             bounds_version: 1,
             pressure: recall::Pressure::default(),
+            balance: balance::Balance::default(),
             due: compaction_due::Due::default(),
             batches: migrate::Batches::default(),
             hand: evict::Hand::default(),

@@ -17,6 +17,17 @@ pub(crate) const MAX_PAUSE: Now = Now::from_millis(160);
 /// Time between two rounds under pressure.
 const MIN_PAUSE: Now = Now::from_millis(5);
 
+/// Lanes that a round is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// Those that hold something.
+    Holding,
+    /// Those of them that nobody has used for a while.
+    Idle,
+    /// All, never to be opened again.
+    ToBeShut,
+}
+
 /// When lanes may next be emptied for a caller that would fall short.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pressure {
@@ -37,13 +48,24 @@ impl Engine {
     /// Starts a round over these clients' lanes that hold something, and takes what can be
     /// taken at once. Returns the pages that came home.
     pub(crate) fn recall(&mut self, ids: &[ClientId], now: Now, outside: &mut dyn Outside) -> u64 {
+        self.recall_lanes(ids, Which::Holding, now, outside)
+    }
+
+    /// As [`recall`](Self::recall), of these lanes.
+    pub(crate) fn recall_lanes(
+        &mut self,
+        ids: &[ClientId],
+        which: Which,
+        now: Now,
+        outside: &mut dyn Outside,
+    ) -> u64 {
         let mut nr_closed = 0;
         let mut sick = Vec::new();
         for &id in ids {
             let Some(client) = self.clients.get_mut(id) else {
                 continue;
             };
-            match close_lanes(client, false, now) {
+            match close_lanes(client, which, now) {
                 Ok(nr) => nr_closed += nr,
                 Err(found) => sick.push((id, found)),
             }
@@ -124,16 +146,20 @@ pub(crate) fn is_stuck(clients: &Clients, ids: &[ClientId]) -> bool {
     links.flat_map(|link| &link.lanes).any(Lane::is_stuck)
 }
 
-/// Closes a client's open lanes: those that hold something, or, to be shut, all. Returns
-/// how many it closed.
-pub(crate) fn close_lanes(client: &mut Client, to_be_shut: bool, now: Now) -> Result<usize, Sick> {
+/// Closes these of a client's open lanes. Returns how many it closed.
+pub(crate) fn close_lanes(client: &mut Client, which: Which, now: Now) -> Result<usize, Sick> {
     let Some(link) = &mut client.link else {
         return Ok(0);
     };
     let mut nr_closed = 0;
     for (at, lane) in link.lanes.iter_mut().enumerate() {
-        let is_worth_it = to_be_shut || lane.blocks().map_err(|why| Sick { lane: at, why })? > 0;
-        nr_closed += usize::from(is_worth_it && lane.close(to_be_shut, now));
+        let holds = |lane: &Lane| lane.blocks().map_err(|why| Sick { lane: at, why });
+        let is_meant = match which {
+            Which::Holding => holds(lane)? > 0,
+            Which::Idle => lane.is_idle() && holds(lane)? > 0,
+            Which::ToBeShut => true,
+        };
+        nr_closed += usize::from(is_meant && lane.close(which == Which::ToBeShut, now));
     }
     Ok(nr_closed)
 }

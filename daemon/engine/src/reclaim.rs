@@ -14,7 +14,7 @@ use crate::id::{ClientId, Now};
 use crate::lanes::{Gate, Lane};
 use crate::num;
 use crate::outside::{Effect, Outside};
-use crate::recall::close_lanes;
+use crate::recall::{Which, close_lanes};
 use crate::report::ClientState;
 use crate::worker::{Sick, publish_allowance};
 use crate::{CallError, Engine};
@@ -248,7 +248,7 @@ impl Engine {
             outside.wake(id);
         }
         // Closing all looks at no cursor, so it finds no lane sick.
-        let nr_closed = close_lanes(client, true, now).unwrap_or(0);
+        let nr_closed = close_lanes(client, Which::ToBeShut, now).unwrap_or(0);
         if nr_closed > 0 {
             outside.barrier();
         }

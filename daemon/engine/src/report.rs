@@ -6,7 +6,9 @@
 
 mod operation;
 
-use hugepool_mm::{Geometry, Migratetype, Order, Pfn, SectionId, SectionState, ZoneId, ZoneKind};
+use hugepool_mm::{
+    Geometry, Migratetype, Order, Pfn, Pressure, SectionId, SectionState, ZoneId, ZoneKind,
+};
 
 use crate::id::ClientId;
 
@@ -132,6 +134,8 @@ pub struct ZoneReport {
     pub pages: PageCounts,
     /// Its marks.
     pub watermarks: Watermarks,
+    /// How short it is, as told last.
+    pub pressure: Pressure,
     /// What serves its sections.
     pub backing: Vec<BackingUse>,
     /// The most pages lent out of it.

@@ -79,6 +79,7 @@ impl Engine {
                 reserve_pages: settings.reserve_pages,
                 pages: self.custody.zones.counts(at),
                 watermarks: watermarks(zone.watermarks()),
+                pressure: self.balance.told(at),
                 backing: self.backing_of(at),
                 ceiling_pages: settings.ceiling_pages,
             });

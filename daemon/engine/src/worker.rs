@@ -3,8 +3,8 @@
 //! One client at a time, zones and owners beside it. Nothing here waits, and nothing here
 //! decides who is served; that is [`Engine::service`].
 
-use hugepool_mm::Pfn;
 use hugepool_mm::watermark::pcp_batch;
+use hugepool_mm::{Mark, Pfn};
 use hugepool_shm::lane_daemon::Poisoned;
 use hugepool_shm::raw::{Class, NR_CLASSES, PageParts, RawPage};
 
@@ -31,6 +31,10 @@ const CREDIT_SHIFT: u32 = 3;
 /// small zones are not. Pages that lie idle in a lane can be recalled, the kernel's cannot.
 const LEAST_BATCH_PAGES: u32 = 63;
 const LEAST_HIGH_PAGES: u32 = 256;
+
+/// While a zone is short of pages, the grants hold no more than so many batches (the kernel's
+/// figure for its lists while it reclaims).
+const SHORT_BATCHES: u32 = 4;
 
 /// A client's wants keep the daemon awake for so many visits that could not fill them.
 const MAX_FRUITLESS: u32 = 3;
@@ -138,7 +142,13 @@ impl Engine {
             .filter(|client| client.link.is_some())
             .count();
         let credit_pages = u64::from(self.defaults.lane_credit_pages);
-        let bounds = compute_bounds(client, &self.custody, num::count(nr_clients), credit_pages);
+        let bounds = compute_bounds(
+            client,
+            &self.custody,
+            num::count(nr_clients),
+            credit_pages,
+            self.balance.short(),
+        );
         let version = self.bounds_version;
         if let Some(link) = self
             .clients
@@ -331,6 +341,12 @@ fn feed(
     let migratetype = class_migratetype(hunger.class);
     let who = Borrower {
         segment: Some(&link.segment),
+        // Ahead of any want it is given only what nobody has to be brought home for.
+        mark: if hunger.is_ahead {
+            Mark::High
+        } else {
+            Mark::Min
+        },
         ..client.borrower(client.zonelist(migratetype))
     };
     let mut lent: Vec<(Pfn, u32)> = Vec::new();
@@ -388,6 +404,7 @@ fn compute_bounds(
     custody: &Custody,
     nr_clients: u64,
     credit_pages: u64,
+    short: u32,
 ) -> AllBounds {
     let geometry = custody.zones.geometry();
     let leaving = custody.zones.leaving();
@@ -402,10 +419,16 @@ fn compute_bounds(
         let zones = zones.fold(0, |bits, at| bits | 1 << at);
         let credit: u32 = num::saturate(share.min(credit_pages) >> order);
         let kernels: u32 = num::saturate(pcp_batch(managed, geometry.page_bytes()) >> order);
+        let least = (LEAST_BATCH_PAGES >> order).min(credit / 8);
+        let base_batch = kernels.max(least).max(1);
+        let is_short = zonelist.iter().any(|&at| short >> at & 1 == 1);
+        let credit = if is_short {
+            credit.min(base_batch.saturating_mul(SHORT_BATCHES))
+        } else {
+            credit
+        };
         Bounds {
-            base_batch: kernels
-                .max((LEAST_BATCH_PAGES >> order).min(credit / 8))
-                .max(1),
+            base_batch,
             base_high: (LEAST_HIGH_PAGES >> order).min(credit / 2),
             capacity: class_capacity(class),
             credit: credit.max(1),

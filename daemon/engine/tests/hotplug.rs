@@ -195,6 +195,58 @@ fn r05_a_device_with_one_busy_block_is_answered_for_block_by_block() {
     rig.verify();
 }
 
+/// Symptom (R07): memory cannot be added to a machine that has none left, because what describes it
+/// needs a large block of the old memory.
+#[test]
+fn r07_a_zone_without_a_free_page_grows_and_a_refused_backing_leaves_it_as_it_was() {
+    let zones = vec![zone("normal", ZoneKind::Normal, 4)];
+    let mut rig = Rig::with(zones, Defaults::default());
+    rig.add("normal", 1);
+    let tenant = rig.tenant(1);
+    let every_page = hugepool_engine::AllocBulk {
+        is_urgent: true,
+        ..alloc(0, 128)
+    };
+    let AllocOutcome::Done(all) = rig.alloc_bulk(tenant.id, &every_page) else {
+        panic!("nobody waits")
+    };
+    let left = rig.pages();
+    assert!(all.nr_blocks > 100 && left.free + left.pcp < 32, "{left:?}");
+    let add = || Command::AddSections {
+        request: request("normal", Sections::Count(2)),
+        online_order: None,
+        keep_offline: false,
+    };
+    // The system has no memory: told in its words, and nothing is plugged.
+    rig.apply(add());
+    for effect in rig.engine.take_effects() {
+        let Effect::Populate { section, .. } = effect else {
+            panic!("{effect:?}")
+        };
+        let lacks = Err("62 huge pages of 2 MiB are short".to_owned());
+        rig.engine.populated(section, lacks, rig.now);
+    }
+    assert_eq!(rig.pages(), left);
+    let Reply::Operations(operations) = rig.apply(Command::ListOperations) else {
+        panic!()
+    };
+    let report = operations.iter().max_by_key(|report| report.id).unwrap();
+    assert_eq!(report.state, OperationState::Failed);
+    for outcome in &report.sections {
+        let refusal = outcome.done.clone().unwrap().unwrap_err();
+        assert!(refusal.to_string().contains("62 huge pages"), "{refusal}");
+    }
+    rig.verify();
+    // It has some again: the zone's own pages, all lent, are not asked.
+    assert_eq!(rig.operate(add()).state, OperationState::Done);
+    assert_eq!(rig.pages().managed, left.managed + 256);
+    let after = rig.alloc(tenant.id, 6, 1);
+    assert_eq!(after.nr_blocks, 0, "not mapped yet");
+    tenant.map_all();
+    assert_eq!(rig.alloc(tenant.id, 6, 1).nr_blocks, 1);
+    rig.verify();
+}
+
 #[test]
 fn r06_an_unmovable_page_keeps_its_own_section_and_no_other() {
     let mut rig = Rig::new(2);

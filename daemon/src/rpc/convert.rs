@@ -4,9 +4,9 @@ use hugepool_engine::{
     AllocReply, BackingUse, ClientReport, Compacted, ContiguityReport, Event, FreeReply, HeldRun,
     Holder, LaneReport, LentRun, Misuse, Onlined, OperationReport, PageCounts, PageTypeReport,
     PageTypeRow, Pageset, Refused, SectionOutcome, SectionReport, Shortfall, Watermarks,
-    ZoneBuddyInfo, ZoneInfo, ZoneReport,
+    ZoneBuddyInfo, ZoneInfo, ZonePressure, ZoneReport,
 };
-use hugepool_mm::{Geometry, Migratetype, ZoneId, ZoneKind};
+use hugepool_mm::{Geometry, Migratetype, Pressure, ZoneId, ZoneKind};
 use hugepool_proto::v1;
 
 /// Milliseconds of a duration, as far as the field reaches.
@@ -83,6 +83,7 @@ pub fn zone(z: ZoneReport, page_bytes: u64) -> v1::Zone {
         pages: Some(counts(z.pages)),
         watermarks: Some(watermarks(z.watermarks)),
         backing: z.backing.into_iter().map(backing_use).collect(),
+        pressure: z.pressure.name().to_owned(),
     }
 }
 
@@ -226,6 +227,23 @@ pub fn operation(o: OperationReport) -> v1::Operation {
         age_ms: o.age_ms,
         compacted: o.compacted.map(|done| compacted(o.id.0, done)),
         results: o.sections.into_iter().map(section_result).collect(),
+    }
+}
+
+/// How a zone stands.
+pub fn pressure(stand: ZonePressure, zone: String) -> v1::Pressure {
+    let level = match stand.level {
+        Pressure::None => v1::PressureLevel::None,
+        Pressure::Low => v1::PressureLevel::Low,
+        Pressure::Min => v1::PressureLevel::Min,
+    };
+    v1::Pressure {
+        zone,
+        level: level.into(),
+        free_pages: stand.free_pages,
+        min_pages: stand.watermarks.min,
+        low_pages: stand.watermarks.low,
+        high_pages: stand.watermarks.high,
     }
 }
 

@@ -12,10 +12,11 @@ use hugepool_engine::{
 use hugepool_mm::Migratetype;
 use hugepool_proto::{SESSION_KEY, v1};
 use hugepool_shm::token::Token;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::peer::Connection;
-use super::{convert, status};
+use super::{convert, status, streams};
 use crate::shared::Shared;
 
 /// The longest that a call waits.
@@ -79,9 +80,21 @@ impl v1::pages_server::Pages for PagesService {
             zone: Some(request.zone).filter(|zone| !zone.is_empty()),
             order: request.order,
             nr_blocks: request.nr_pages,
+            is_urgent: request.urgent,
         };
         let reply = self.lend(session, &asked, timeout).await?;
         Ok(Response::new(convert::alloc_response(reply)))
+    }
+
+    type WatchPressureStream = ReceiverStream<Result<v1::Pressure, Status>>;
+
+    async fn watch_pressure(
+        &self,
+        request: Request<v1::WatchPressureRequest>,
+    ) -> Result<Response<Self::WatchPressureStream>, Status> {
+        let session = self.session(&request)?;
+        let stream = streams::pressure(self.shared.clone(), session);
+        Ok(Response::new(stream))
     }
 
     async fn free_bulk(

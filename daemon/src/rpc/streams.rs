@@ -3,9 +3,11 @@
 //! A stream is fed by a task of its own through a short queue; a reader that does not read stops
 //! the task, not the daemon. Streams end when the daemon stops.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hugepool_engine::{Command, EventBatch, OperationState, Reply};
+use hugepool_engine::{ClientId, Command, EventBatch, OperationState, Reply};
+use hugepool_mm::{Pressure, ZoneId};
 use hugepool_proto::v1;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -76,6 +78,34 @@ pub fn events(shared: Arc<Shared>) -> ReceiverStream<Result<v1::Event, Status>> 
                 let event = convert::event(event, zone.unwrap_or_default());
                 if sender.send(Ok(event)).await.is_err() {
                     return;
+                }
+            }
+            tokio::select! {
+                () = changes.moved() => {}
+                () = sender.closed() => return,
+                () = shared.stopped() => return,
+            }
+        }
+    });
+    ReceiverStream::new(receiver)
+}
+
+/// How a session's zones stand: each once, then each that changes, until the session ends.
+pub fn pressure(
+    shared: Arc<Shared>,
+    session: ClientId,
+) -> ReceiverStream<Result<v1::Pressure, Status>> {
+    let (sender, receiver) = mpsc::channel(AHEAD);
+    tokio::spawn(async move {
+        let mut changes = shared.events();
+        let mut told: BTreeMap<ZoneId, Pressure> = BTreeMap::new();
+        while let Some(zones) = shared.with(|engine, _, _| engine.pressure_of(session)) {
+            for stand in zones {
+                if told.insert(stand.zone, stand.level) != Some(stand.level) {
+                    let wire = convert::pressure(stand, shared.zone_name(stand.zone));
+                    if sender.send(Ok(wire)).await.is_err() {
+                        return;
+                    }
                 }
             }
             tokio::select! {

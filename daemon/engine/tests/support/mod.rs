@@ -377,5 +377,6 @@ pub fn alloc(order: u32, nr_blocks: u32) -> AllocBulk {
         order,
         nr_blocks,
         migratetype: Migratetype::Unmovable,
+        is_urgent: false,
     }
 }

@@ -1,0 +1,68 @@
+//! A client is told when its zones run short of pages, and when they no longer do; what it let the
+//! daemon take away is taken first.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use hugepool::{Client, EvictablePage, Page, Pressure, PressureLevel, PressureWatch};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::os::fd::AsFd as _;
+use support::{Daemon, PATIENCE};
+
+#[test]
+fn the_daemon() {
+    support::be_the_daemon_if_asked();
+}
+
+/// The next state of the zone that is at this level.
+fn until(watch: &PressureWatch, level: PressureLevel) -> Pressure {
+    let ends = Instant::now() + PATIENCE;
+    while Instant::now() < ends {
+        let mut fds = [PollFd::new(watch.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut fds, PollTimeout::from(1000u16)).unwrap() == 0 {
+            continue;
+        }
+        let state = watch.take().expect("the descriptor is readable");
+        if state.level == level {
+            return state;
+        }
+    }
+    panic!("never {level:?}");
+}
+
+fn take_all(client: &Client) -> Vec<Page> {
+    let request = client.request().with_deadline(Duration::ZERO);
+    let mut pages = Vec::new();
+    while request.alloc_pages_bulk_list(1024, &mut pages).populated > 0 {}
+    pages
+}
+
+#[test]
+fn pressure_comes_and_goes_and_is_told_through_a_descriptor() {
+    let mut daemon = Daemon::with_zones("pressure", &["normal=32MiB,backing=shm"]);
+    let client = daemon.attach("watcher");
+    let watch = client.watch_pressure().unwrap();
+    let first = until(&watch, PressureLevel::None);
+    assert_eq!(first.zone, "normal");
+    assert!(first.min_pages < first.low_pages && first.low_pages < first.high_pages);
+    assert!(first.free_pages >= first.high_pages);
+
+    let other = daemon.attach("other");
+    let mut cache: Vec<EvictablePage> = Vec::new();
+    let bulk = other.request().alloc_evictable_bulk(500, &mut cache);
+    assert_eq!(bulk.populated, 500);
+    let is_left = |page: &&EvictablePage| page.pin().is_ok();
+    let nr_left = |cache: &[EvictablePage]| cache.iter().filter(is_left).count();
+    assert_eq!(nr_left(&cache), 500);
+    let held = take_all(&client);
+    let low = until(&watch, PressureLevel::Low);
+    assert_eq!(low.high_pages, first.high_pages);
+    assert!(nr_left(&cache) < 500);
+
+    drop(held);
+    until(&watch, PressureLevel::None);
+    drop((cache, watch));
+    daemon.verify();
+}
