@@ -7,6 +7,7 @@
 mod allocator;
 mod attach;
 mod bulk;
+mod compact;
 mod daemon;
 mod environment;
 mod hotadd;
@@ -62,7 +63,7 @@ pub async fn run(
         Bench::Hotadd { reps } => {
             hotadd::run(reps, dir, own.is_some(), &mut admin, &report).await?;
         }
-        Bench::Compact { reps } => allocator::run("compact", reps, &report)?,
+        Bench::Compact { reps } => compact::run(reps, dir, &mut admin, &report).await?,
         Bench::Reclaim { reps } => reclaim::run(reps, dir, &mut admin, &report).await?,
         Bench::Offline { reps } => offline::run(reps, dir, &mut admin, &report).await?,
     }
@@ -85,6 +86,8 @@ fn zones(bench: &Bench) -> &'static [&'static str] {
     match bench {
         // One section to be taken away, and room for another one.
         Bench::Offline { .. } => &["normal=128MiB", "movable=128MiB,kind=movable"],
+        // Packed under its clients: not too small a part of what is moved in a real one.
+        Bench::Compact { .. } => &["normal=128MiB", "movable=512MiB,kind=movable"],
         // Enough for the largest case.
         _ => &["normal=512MiB", "movable=128MiB,kind=movable"],
     }

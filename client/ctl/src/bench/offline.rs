@@ -58,7 +58,7 @@ pub async fn run(
         let seconds = begun.elapsed().as_secs_f64();
         let pins = worst(&mut pinners)?;
         times.push(seconds * 1e3);
-        rates.push(bytes_as_f64(result.moved * page_bytes) / 1e6 / seconds);
+        rates.push(as_f64(result.moved * page_bytes) / 1e6 / seconds);
         waits.push(pins.p999_us);
         longest.push(pins.max_us);
         let request = RemoveSectionsRequest {
@@ -114,7 +114,8 @@ async fn pause(pinners: &mut [Pinner]) -> Result<Measured, Failure> {
     Ok(measured)
 }
 
-fn worst(pinners: &mut [Pinner]) -> Result<Measured, Failure> {
+/// Of all pinners together: the worst of each figure.
+pub fn worst(pinners: &mut [Pinner]) -> Result<Measured, Failure> {
     let mut worst: Option<Measured> = None;
     for pinner in pinners {
         let measured = pinner.measured()?;
@@ -142,6 +143,6 @@ fn done(answer: SectionsResponse) -> Result<hugepool_proto::v1::SectionResult, F
 
 /// Far below 2^52.
 #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-fn bytes_as_f64(bytes: u64) -> f64 {
-    bytes as f64
+pub fn as_f64(count: u64) -> f64 {
+    count as f64
 }

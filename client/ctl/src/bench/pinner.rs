@@ -2,7 +2,9 @@
 //! it can, and keeps how long each pin took.
 //!
 //! Spoken to a line at a time: `begin` makes it forget what it has measured, `tell` makes it say
-//! what it has, and the end of its input makes it look at every byte and end.
+//! what it has, `scatter` makes it take as many pages again and let half of all go, drawn by lot, so
+//! that what it keeps lies all over the zone; the end of its input makes it look at every byte and
+//! end.
 
 use std::{
     io::{self, BufRead as _, BufReader, Write as _},
@@ -75,23 +77,10 @@ pub fn pin(nr_pages: usize, runtime_dir: Option<&Path>) -> Result<Outcome, Failu
     if let Some(dir) = runtime_dir {
         options = options.runtime_dir(dir);
     }
-    let refuse = |what: &dyn std::fmt::Display| Failure::refused(what, "see 'hugepoolctl status'");
     let client = Client::attach(options).map_err(|error| refuse(&error))?;
-    let mut pages: Vec<(MovablePage, u64)> = Vec::with_capacity(nr_pages);
-    while pages.len() < nr_pages {
-        let mut more = Vec::new();
-        let missing = nr_pages - pages.len();
-        let bulk = client.request().alloc_movable_bulk(missing, &mut more);
-        if let Some(why) = bulk.shortfall.filter(|_| bulk.populated == 0) {
-            return Err(refuse(&why));
-        }
-        pages.extend(more.into_iter().map(|page| (page, 0)));
-    }
     let seed = u64::from(std::process::id()) << 32;
-    for (number, (page, mark)) in (0..).zip(&mut pages) {
-        *mark = seed | number;
-        write_all(&mut page.pin_mut().map_err(|error| refuse(&error))?, *mark);
-    }
+    let mut pages: Pages = Vec::with_capacity(nr_pages);
+    take(&client, nr_pages, seed, &mut pages)?;
     writeln!(io::stdout(), "holding {}", pages.len())?;
     let (sender, told) = mpsc::channel();
     std::thread::spawn(move || {
@@ -105,6 +94,14 @@ pub fn pin(nr_pages: usize, runtime_dir: Option<&Path>) -> Result<Outcome, Failu
     loop {
         match told.try_recv() {
             Ok(line) if line == "begin" => pins = Pins::new(),
+            Ok(line) if line == "scatter" => {
+                take(&client, 2 * nr_pages, seed, &mut pages)?;
+                while pages.len() > nr_pages {
+                    let at = draw(&mut random) % pages.len();
+                    pages.swap_remove(at);
+                }
+                writeln!(io::stdout(), "scattered")?;
+            }
             Ok(_) => {
                 let (nr, max) = (pins.nr, pins.max_ns);
                 writeln!(io::stdout(), "{nr} {} {max}", pins.quantile_ns(1000))?;
@@ -113,10 +110,7 @@ pub fn pin(nr_pages: usize, runtime_dir: Option<&Path>) -> Result<Outcome, Failu
             Err(mpsc::TryRecvError::Disconnected) => break,
         }
         for _ in 0..256 {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            let at = usize::try_from(random >> 16).unwrap_or(0) % pages.len();
+            let at = draw(&mut random) % pages.len();
             let Some((page, mark)) = pages.get_mut(at) else {
                 continue;
             };
@@ -140,6 +134,38 @@ pub fn pin(nr_pages: usize, runtime_dir: Option<&Path>) -> Result<Outcome, Failu
     }
     writeln!(io::stdout(), "well")?;
     Ok(Outcome::Done)
+}
+
+/// Pages, each with the mark that it is full of.
+type Pages = Vec<(MovablePage, u64)>;
+
+fn refuse(what: &dyn std::fmt::Display) -> Failure {
+    Failure::refused(what, "see 'hugepoolctl status'")
+}
+
+/// Takes pages until there are so many, and fills each with a mark.
+fn take(client: &Client, nr_pages: usize, seed: u64, pages: &mut Pages) -> Result<(), Failure> {
+    while pages.len() < nr_pages {
+        let mut more = Vec::new();
+        let missing = nr_pages - pages.len();
+        let bulk = client.request().alloc_movable_bulk(missing, &mut more);
+        if let Some(why) = bulk.shortfall.filter(|_| bulk.populated == 0) {
+            return Err(refuse(&why));
+        }
+        for mut page in more {
+            let mark = seed | pages.len() as u64;
+            write_all(&mut page.pin_mut().map_err(|error| refuse(&error))?, mark);
+            pages.push((page, mark));
+        }
+    }
+    Ok(())
+}
+
+fn draw(random: &mut u64) -> usize {
+    *random ^= *random << 13;
+    *random ^= *random >> 7;
+    *random ^= *random << 17;
+    usize::try_from(*random >> 16).unwrap_or(0)
 }
 
 fn write_all(bytes: &mut [u8], mark: u64) {
@@ -210,6 +236,18 @@ impl Pinner {
     /// Makes it forget what it has measured.
     pub fn begin(&mut self) -> Result<(), Failure> {
         self.tell("begin")
+    }
+
+    /// Has its pages lie all over the zone.
+    pub fn scatter(&mut self) -> Result<(), Failure> {
+        self.tell("scatter")?;
+        let said = self.line()?;
+        if said == "scattered" {
+            Ok(())
+        } else {
+            let what = format!("a pinner said {said:?}");
+            Err(Failure::refused(what, "see what it says above"))
+        }
     }
 
     /// What it has measured since.
