@@ -123,7 +123,7 @@ impl Memory {
         let zone = self.zone(zone);
         let mut table = lock(&zone.table);
         let section_bytes = self.geometry.section_bytes();
-        let facts = BackingFacts::probe();
+        let facts = BackingFacts::probe_for(zone.storage.region().pages());
         let chosen = choose_more(&zone.plan, &zone.at_start, section_bytes, &facts)
             .map_err(|error| error.to_string())?;
         let range = zone.range(section, self.geometry);

@@ -121,6 +121,12 @@ pub struct ShmemThp {
 }
 
 impl ShmemThp {
+    /// Off: what is known before anybody has asked.
+    pub(crate) const OFF: ShmemThp = ShmemThp {
+        general: String::new(),
+        for_2m: String::new(),
+    };
+
     /// Reads the switches under `root`.
     pub fn read(root: &Path) -> ShmemThp {
         let folder = root.join("sys/kernel/mm/transparent_hugepage");

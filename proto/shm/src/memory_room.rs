@@ -20,6 +20,14 @@ pub struct MemoryRoom {
     pub bound: MemoryBound,
 }
 
+impl MemoryRoom {
+    /// None at all: what is known before anybody has asked.
+    pub(crate) const NONE: MemoryRoom = MemoryRoom {
+        room_bytes: 0,
+        bound: MemoryBound::System { available_bytes: 0 },
+    };
+}
+
 /// What bounds the memory that can be had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemoryBound {

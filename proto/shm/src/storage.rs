@@ -169,11 +169,14 @@ impl Storage {
         range: Range<u64>,
         backing: Backing,
     ) -> Result<Populated, PopulateError> {
-        self.populate_by(range, backing, &BackingFacts::probe())
+        self.populate_by(
+            range,
+            backing,
+            &BackingFacts::probe_for(self.region.pages()),
+        )
     }
 
-    /// As [`Storage::populate`], by facts that the caller has just asked for: asking takes more
-    /// than a hundred system calls, a tenth of what populating 128 MiB of huge pages takes.
+    /// As [`Storage::populate`], by facts that the caller has just asked for.
     ///
     /// # Errors
     /// As [`Storage::populate`].
@@ -307,7 +310,7 @@ impl Storage {
         errno: Errno,
     ) -> PopulateError {
         let asked_bytes = range.end - range.start;
-        let facts = BackingFacts::probe();
+        let facts = BackingFacts::probe_for(self.region.pages());
         PopulateError::Partial {
             backing,
             asked_bytes,
