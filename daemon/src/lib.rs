@@ -24,6 +24,7 @@ pub mod config;
 pub mod confine;
 pub mod effects;
 pub mod exit;
+pub mod fair;
 pub mod flags;
 pub mod lanes;
 pub mod memory;

@@ -27,6 +27,7 @@ use tonic::Status;
 
 use crate::config::{Config, ZonePlan};
 use crate::effects::{Effects, Job};
+use crate::fair::FairLock;
 use crate::memory::Memory;
 use crate::registry::Registry;
 use crate::rpc::status;
@@ -34,7 +35,7 @@ use crate::waiting::{Counter, Moves};
 
 /// The engine and its surroundings.
 pub struct Shared {
-    engine: Mutex<Engine>,
+    engine: FairLock<Engine>,
     geometry: Geometry,
     zones: Vec<ZonePlan>,
     zonelist: Vec<ZoneId>,
@@ -95,7 +96,7 @@ impl Shared {
     ) -> Result<Shared, Errno> {
         let zonelist = config.zonelist.iter().map(|zone| ZoneId::new(*zone));
         Ok(Shared {
-            engine: Mutex::new(engine),
+            engine: FairLock::new(engine),
             geometry: config.geometry,
             zones: config.zones.clone(),
             zonelist: zonelist.collect(),
@@ -130,7 +131,7 @@ impl Shared {
     ) -> (T, Option<Now>) {
         let mut outer = Outer::default();
         let (value, next, effects, changes) = {
-            let mut engine = lock(&self.engine);
+            let mut engine = self.engine.lock();
             let now = now();
             let value = work(&mut engine, now, &mut outer);
             let next = engine.poll(now, &mut outer);
