@@ -35,17 +35,12 @@ struct ZoneMemory {
     storage: Storage,
     /// Its bytes, for copies.
     io: PageIo,
-    table: Mutex<Table>,
-}
-
-/// What is known of a zone's sections.
-#[derive(Debug, Default)]
-struct Table {
-    /// Those with memory, by number, and what serves them.
-    populated: BTreeMap<u32, Backing>,
-    /// Bytes that audits have found beyond, or short of, what is right, since each was populated
-    /// or punched.
-    found: BTreeMap<u32, i64>,
+    /// Those of its sections with memory, by number, and what serves them. Held while its file is
+    /// worked on.
+    populated: Mutex<BTreeMap<u32, Backing>>,
+    /// Bytes that audits have found beyond, or short of, what is right, since each section was
+    /// populated or punched. Taken for a moment only, also with `populated` held.
+    found: Mutex<BTreeMap<u32, i64>>,
 }
 
 impl Memory {
@@ -75,7 +70,8 @@ impl Memory {
                     at_start,
                     storage,
                     io,
-                    table: Mutex::default(),
+                    populated: Mutex::default(),
+                    found: Mutex::default(),
                 }),
                 Err(error) => Err((plan.name, error)),
             }
@@ -121,7 +117,7 @@ impl Memory {
     /// What lacks, with numbers, in one line; the section has nothing then.
     pub fn populate(&self, zone: ZoneId, section: SectionId) -> Result<BackingReport, String> {
         let zone = self.zone(zone);
-        let mut table = lock(&zone.table);
+        let mut populated = lock(&zone.populated);
         let section_bytes = self.geometry.section_bytes();
         let facts = BackingFacts::probe_for(zone.storage.region().pages());
         let chosen = choose_more(&zone.plan, &zone.at_start, section_bytes, &facts)
@@ -130,8 +126,8 @@ impl Memory {
         zone.storage
             .populate_by(range, chosen.backing, &facts)
             .map_err(|error| one_line(&error))?;
-        table.populated.insert(section.get(), chosen.backing);
-        table.found.remove(&section.get());
+        populated.insert(section.get(), chosen.backing);
+        lock(&zone.found).remove(&section.get());
         Ok(BackingReport {
             name: chosen.backing.name().to_owned(),
             node: zone
@@ -149,12 +145,12 @@ impl Memory {
     /// What the system answered, in one line; how much is left is not known then.
     pub fn punch(&self, zone: ZoneId, section: SectionId) -> Result<(), String> {
         let zone = self.zone(zone);
-        let mut table = lock(&zone.table);
+        let mut populated = lock(&zone.populated);
         zone.storage
             .punch(zone.range(section, self.geometry))
             .map_err(|error| one_line(&error))?;
-        table.populated.remove(&section.get());
-        table.found.remove(&section.get());
+        populated.remove(&section.get());
+        lock(&zone.found).remove(&section.get());
         Ok(())
     }
 
@@ -164,14 +160,17 @@ impl Memory {
     pub fn audit(&self) -> BTreeMap<SectionId, i64> {
         let mut all = BTreeMap::new();
         for zone in &self.zones {
-            let mut table = match zone.table.try_lock() {
-                Ok(table) => table,
-                Err(TryLockError::WouldBlock) => continue,
+            match zone.populated.try_lock() {
+                Ok(populated) => zone.audit(self.geometry, &populated),
+                Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Poisoned(_)) => panic!("a panic ends the process"),
-            };
-            zone.audit(self.geometry, &mut table);
-            let found = table.found.iter();
-            all.extend(found.map(|(section, nr)| (SectionId::new(*section), *nr)));
+            }
+            let found = lock(&zone.found);
+            all.extend(
+                found
+                    .iter()
+                    .map(|(section, nr)| (SectionId::new(*section), *nr)),
+            );
         }
         all
     }
@@ -186,8 +185,7 @@ impl Memory {
 }
 
 impl ZoneMemory {
-    fn audit(&self, geometry: Geometry, table: &mut Table) {
-        let Table { populated, found } = table;
+    fn audit(&self, geometry: Geometry, populated: &BTreeMap<u32, Backing>) {
         let section_bytes = geometry.section_bytes();
         let expected = u64::try_from(populated.len())
             .unwrap_or(u64::MAX)
@@ -206,9 +204,9 @@ impl ZoneMemory {
                 return tracing::warn!(zone = self.plan.name, %error, "the audit failed");
             }
         };
-        let mut note = |range: &Range<u64>, difference: i64| {
+        let note = |range: &Range<u64>, difference: i64| {
             let section = self.section(range.start, geometry);
-            *found.entry(section).or_default() += difference;
+            *lock(&self.found).entry(section).or_default() += difference;
         };
         let bytes = |nr: u64| i64::try_from(nr).unwrap_or(i64::MAX);
         for (range, nr) in &audit.strays {
@@ -286,6 +284,37 @@ fn one_line(error: &dyn Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+    use std::os::unix::fs::FileExt as _;
+    use std::path::Path;
+
+    /// Seen to fail with what was found kept under the lock that populating holds.
+    #[test]
+    fn a_zone_that_is_being_populated_still_tells_what_was_found_in_it() {
+        let geometry = Geometry::new(12, 9, 10, 10).unwrap();
+        let zone = "a=0,reserve=128MiB,backing=shm".parse().unwrap();
+        let config = Config::embedded(Path::new("/run/test"), vec![zone]).unwrap();
+        let chosen = ChosenBacking {
+            backing: Backing::Shm,
+            passed_over: Vec::new(),
+        };
+        let plans = vec![(config.zones[0].clone(), chosen)];
+        let memory = Memory::new(geometry, plans).unwrap();
+        let zone = ZoneId::new(0);
+        memory.populate(zone, SectionId::new(0)).unwrap();
+        assert!(memory.audit().is_empty(), "as it should be");
+
+        // A byte in the section behind it, which is absent.
+        let file = std::fs::File::from(memory.file(zone).try_clone_to_owned().unwrap());
+        file.write_all_at(&[1], geometry.section_bytes()).unwrap();
+        let found = BTreeMap::from([(SectionId::new(1), 4096)]);
+        assert_eq!(memory.audit(), found);
+        let populating = lock(&memory.zones[0].populated);
+        assert_eq!(memory.audit(), found);
+        drop(populating);
+        memory.populate(zone, SectionId::new(1)).unwrap();
+        assert!(memory.audit().is_empty(), "a new life begins with nothing");
+    }
 
     #[test]
     fn gaps_are_what_the_present_ranges_leave() {
