@@ -71,15 +71,17 @@ pub struct ZonePlan {
     pub backing: BackingChoice,
     /// Users who may use it; with no users and no groups, all who may attach.
     pub allow_uids: Vec<u32>,
-    /// Groups that may use it.
+    /// Groups that may use it, be it as primary or as supplementary group.
     pub allow_gids: Vec<u32>,
 }
 
 impl ZonePlan {
-    /// Whether a client with these credentials may use the zone. Root always may.
-    pub fn allows(&self, uid: u32, gid: u32) -> bool {
+    /// Whether a client of this user, with this primary and these supplementary groups, may use the
+    /// zone. Root always may.
+    pub fn allows(&self, uid: u32, gid: u32, groups: &[u32]) -> bool {
         let open = self.allow_uids.is_empty() && self.allow_gids.is_empty();
-        open || uid == 0 || self.allow_uids.contains(&uid) || self.allow_gids.contains(&gid)
+        let in_group = |allowed: &u32| *allowed == gid || groups.contains(allowed);
+        open || uid == 0 || self.allow_uids.contains(&uid) || self.allow_gids.iter().any(in_group)
     }
 }
 

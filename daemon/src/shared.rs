@@ -230,11 +230,12 @@ impl Shared {
         plan.map_or_else(String::new, |plan| plan.name.clone())
     }
 
-    /// Zones that somebody with these credentials may use, in the order of the zonelist.
-    pub fn zones_open_to(&self, peer: PeerCredentials) -> Vec<ZoneId> {
+    /// Zones that somebody with these credentials and supplementary groups may use, in the order of
+    /// the zonelist.
+    pub fn zones_open_to(&self, peer: PeerCredentials, groups: &[u32]) -> Vec<ZoneId> {
         let may_use = |zone: &&ZoneId| {
             let plan = self.zones.get(usize::from(zone.get()));
-            plan.is_some_and(|plan| plan.allows(peer.uid, peer.gid))
+            plan.is_some_and(|plan| plan.allows(peer.uid, peer.gid, groups))
         };
         self.zonelist.iter().filter(may_use).copied().collect()
     }
@@ -243,12 +244,16 @@ impl Shared {
     ///
     /// # Errors
     /// When no more are taken.
-    pub fn begin_session(&self, peer: PeerCredentials) -> Result<ClientId, AttachError> {
+    pub fn begin_session(
+        &self,
+        peer: PeerCredentials,
+        groups: &[u32],
+    ) -> Result<ClientId, AttachError> {
         let spec = ConnectSpec {
             uid: peer.uid,
             gid: peer.gid,
             pid: peer.pid,
-            zones: self.zones_open_to(peer),
+            zones: self.zones_open_to(peer, groups),
         };
         self.with(|engine, now, _| engine.connect(spec, now))
     }

@@ -9,7 +9,6 @@
 mod support;
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -23,6 +22,9 @@ use tonic::Code;
 /// A user and group that every Linux has and that owns nothing.
 const NOBODY: u32 = 65_534;
 const DIR: &str = "HUGEPOOL_TEST_AS_NOBODY";
+/// A group of no name, and the variable that says that nobody is in it too.
+const TEAM: u32 = 4343;
+const IN_TEAM: &str = "HUGEPOOL_TEST_IN_TEAM";
 
 const CONFIG: &str = "
 [geometry]
@@ -35,6 +37,12 @@ size = '8MiB'
 reserve = '64MiB'
 backing = 'shm'
 allow_uids = [4242]
+[[zone]]
+name = 'team'
+size = '8MiB'
+reserve = '64MiB'
+backing = 'shm'
+allow_gids = [4343]
 [[zone]]
 name = 'open'
 size = '8MiB'
@@ -93,22 +101,30 @@ fn admin_gid() -> u32 {
     group.map_or(0, |group| group.gid.as_raw())
 }
 
+/// Seen to fail with the primary group alone looked at.
 #[test]
 fn a_member_of_the_group_gets_the_zones_that_are_open_to_it() {
     let Some((daemon, dir)) = start("a_member_of_the_group") else {
         return;
     };
+    for is_in_team in [false, true] {
+        run_as_nobody(&daemon, dir.path(), is_in_team);
+    }
+}
+
+fn run_as_nobody(daemon: &Daemon, dir: &Path, is_in_team: bool) {
     // The test's own binary may lie where nobody can go.
-    let copy = dir.path().join("as-nobody");
+    let copy = dir.join("as-nobody");
     std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
-    let output = Command::new(copy)
+    let mut command = Command::new(copy);
+    command
         .args(["as_nobody", "--exact", "--nocapture"])
         .env(DIR, daemon.path())
-        .current_dir("/")
-        .uid(NOBODY)
-        .gid(NOBODY)
-        .output()
-        .unwrap();
+        .current_dir("/");
+    if is_in_team {
+        command.env(IN_TEAM, "1");
+    }
+    let output = command.output().unwrap();
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert!(output.status.success(), "{text}");
     assert!(text.contains("was nobody"), "{text}");
@@ -120,6 +136,8 @@ async fn as_nobody() {
     let Some(run) = std::env::var_os(DIR).map(PathBuf::from) else {
         return;
     };
+    let is_in_team = std::env::var_os(IN_TEAM).is_some();
+    become_nobody(is_in_team);
     let denied = UnixStream::connect(run.join("admin.sock"))
         .await
         .unwrap_err();
@@ -145,15 +163,36 @@ async fn as_nobody() {
         3
     );
 
+    let team = pages.alloc_bulk(in_zone(3, "team")).await;
+    if is_in_team {
+        assert_eq!(team.unwrap().into_inner().nr_pages, 3);
+    } else {
+        assert_eq!(code(team), Code::PermissionDenied);
+    }
+
     let dir = run.clone();
-    let client = move || attach_and_take(&dir);
+    let client = move || attach_and_take(&dir, is_in_team);
     tokio::task::spawn_blocking(client).await.unwrap();
     println!("was nobody");
 }
 
-fn attach_and_take(run: &Path) {
+/// Gives up being root, all threads of this process with it.
+fn become_nobody(is_in_team: bool) {
+    use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
+    let team = [Gid::from_raw(TEAM)];
+    setgroups(if is_in_team { &team } else { &[] }).unwrap();
+    setgid(Gid::from_raw(NOBODY)).unwrap();
+    setuid(Uid::from_raw(NOBODY)).unwrap();
+}
+
+fn attach_and_take(run: &Path, is_in_team: bool) {
     let client = Client::attach(Options::default().runtime_dir(run)).unwrap();
-    assert_eq!(client.zones().collect::<Vec<_>>(), ["open"]);
+    let zones: Vec<_> = client.zones().collect();
+    if is_in_team {
+        assert_eq!(zones, ["team", "open"]);
+    } else {
+        assert_eq!(zones, ["open"]);
+    }
     client.alloc_exact(100).unwrap();
     assert!(client.with_zone("private").is_err());
 }

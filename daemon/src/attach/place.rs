@@ -12,7 +12,7 @@ use hugepool_shm::attach::{
 use hugepool_shm::control::ControlSegment;
 use hugepool_shm::eventfd::Bell;
 use hugepool_shm::message::Connection;
-use hugepool_shm::peer::{PeerCredentials, PeerError};
+use hugepool_shm::peer::{self, PeerCredentials, PeerError};
 use hugepool_shm::pidfd::PidFd;
 use hugepool_shm::region::Region;
 use hugepool_shm::token::Token;
@@ -72,10 +72,12 @@ impl Place {
     ) -> Result<Place, Refusal> {
         agree_on_layout(request.layout_version)
             .map_err(|error| Refusal::new(RefusalCode::LayoutVersion, error))?;
-        let zones = shared.zones_open_to(peer);
+        // A system that does not tell them leaves the primary group.
+        let groups = peer::groups(connection).unwrap_or_default();
+        let zones = shared.zones_open_to(peer, &groups);
         if zones.is_empty() {
             let text = format!(
-                "no zone is open to user {} and group {}",
+                "no zone is open to user {}, group {}, groups {groups:?}",
                 peer.uid, peer.gid
             );
             return Err(Refusal::new(RefusalCode::NotAllowed, text));

@@ -80,7 +80,7 @@ pub struct ZoneTable {
     /// Users who may use it; with no users and no groups, all who may open the sockets.
     #[serde(default)]
     pub allow_uids: Vec<u32>,
-    /// Groups that may use it.
+    /// Groups that may use it, be it as primary or as supplementary group.
     #[serde(default)]
     pub allow_gids: Vec<u32>,
 }

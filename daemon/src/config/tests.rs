@@ -42,7 +42,7 @@ fn with_nothing_given_there_are_two_zones_of_one_section() {
         assert_eq!(zone.nr_sections, 1);
         assert_eq!(zone.span_pages, 1 << 28, "1 TiB of 4 KiB pages");
         assert_eq!(zone.backing, BackingChoice::Auto);
-        assert!(zone.allows(1000, 1000));
+        assert!(zone.allows(1000, 1000, &[]));
     }
     assert_eq!((normal.start_pfn, movable.start_pfn), (0, 1 << 28));
     assert_eq!(config.zonelist, [0, 1]);
@@ -230,8 +230,12 @@ fn an_access_list_lets_in_its_users_its_groups_and_root() {
         from_file("[[zone]]\nname = 'a'\nsize = '0'\nallow_uids = [1000]\nallow_gids = [44]")
             .unwrap();
     let zone = &config.zones[0];
-    assert!(zone.allows(1000, 1) && zone.allows(1, 44) && zone.allows(0, 0));
-    assert!(!zone.allows(1, 1));
+    assert!(zone.allows(1000, 1, &[]) && zone.allows(1, 44, &[]) && zone.allows(0, 0, &[]));
+    assert!(
+        zone.allows(1, 1, &[2, 44]),
+        "a supplementary group counts too"
+    );
+    assert!(!zone.allows(1, 1, &[]) && !zone.allows(1, 1, &[1000, 2]));
 }
 
 #[test]

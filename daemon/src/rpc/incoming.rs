@@ -8,7 +8,7 @@ use std::os::unix::net::UnixListener as StdListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hugepool_shm::peer::PeerCredentials;
+use hugepool_shm::peer::{self, PeerCredentials};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -74,5 +74,7 @@ fn admit(stream: UnixStream, gate: &Arc<Gate>, shared: &Arc<Shared>) -> Option<P
         );
         return None;
     };
-    Some(PeerStream::new(stream, peer, shared.clone(), pass))
+    // A system that does not tell them leaves the primary group.
+    let groups = peer::groups(&stream).unwrap_or_default();
+    Some(PeerStream::new(stream, peer, groups, shared.clone(), pass))
 }

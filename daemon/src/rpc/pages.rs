@@ -42,7 +42,7 @@ impl PagesService {
             .ok_or_else(|| Status::internal("the transport did not say who is calling"))?;
         let Some(text) = request.metadata().get(SESSION_KEY) else {
             return connection
-                .session(|peer| self.shared.begin_session(peer))
+                .session(|peer, groups| self.shared.begin_session(peer, groups))
                 .map_err(status::of_attach)?
                 .ok_or_else(|| status::unauthenticated("CLOSED", "the connection is closed"));
         };

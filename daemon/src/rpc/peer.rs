@@ -81,6 +81,7 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 pub struct Connection {
     peer: PeerCredentials,
+    groups: Vec<u32>,
     session: Mutex<Session>,
 }
 
@@ -108,14 +109,14 @@ impl Connection {
     /// Those of `begin`.
     pub fn session<E>(
         &self,
-        begin: impl FnOnce(PeerCredentials) -> Result<ClientId, E>,
+        begin: impl FnOnce(PeerCredentials, &[u32]) -> Result<ClientId, E>,
     ) -> Result<Option<ClientId>, E> {
         let mut session = lock(&self.session);
         match *session {
             Session::Open(client) => Ok(Some(client)),
             Session::Closed => Ok(None),
             Session::None => {
-                let client = begin(self.peer)?;
+                let client = begin(self.peer, &self.groups)?;
                 *session = Session::Open(client);
                 Ok(Some(client))
             }
@@ -132,10 +133,11 @@ pub struct PeerStream {
 }
 
 impl PeerStream {
-    /// A connection that has just been accepted.
+    /// A connection that has just been accepted, from somebody in these supplementary groups.
     pub fn new(
         stream: UnixStream,
         peer: PeerCredentials,
+        groups: Vec<u32>,
         shared: Arc<Shared>,
         pass: Pass,
     ) -> PeerStream {
@@ -143,6 +145,7 @@ impl PeerStream {
             stream,
             connection: Arc::new(Connection {
                 peer,
+                groups,
                 session: Mutex::new(Session::None),
             }),
             shared,

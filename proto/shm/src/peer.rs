@@ -4,7 +4,7 @@
 //! so death is told by a pidfd; the kernel hands out the right one since 6.5 (`SO_PEERPIDFD`), and
 //! before that it is opened by pid and checked as well as can be ([`PidFdSource::ByPid`]).
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 use nix::errno::Errno;
@@ -103,6 +103,43 @@ impl Connection {
     }
 }
 
+/// Supplementary groups of the process at the other end of a Unix socket, at the time of its
+/// `connect`, in no order. The primary one ([`PeerCredentials::gid`]) need not be among them.
+///
+/// # Errors
+/// `ENODATA` on a socket without a peer, `ENOPROTOOPT` before Linux 4.13.
+pub fn groups(socket: impl AsFd) -> Result<Vec<u32>, Errno> {
+    let mut groups: Vec<libc::gid_t> = vec![0; 32];
+    loop {
+        let room_bytes = size_of_val(groups.as_slice());
+        let mut len_bytes = libc::socklen_t::try_from(room_bytes).map_err(|_| Errno::EOVERFLOW)?;
+        // SAFETY:
+        // 1. The descriptor is open for the call, because it is borrowed.
+        // 2. The kernel writes at most `len_bytes` bytes of group ids at the first pointer, which is
+        //    that of as many bytes of ids, and one length at the second, which is that of a length.
+        // 3. A call that is refused writes no id.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut len_bytes,
+            )
+        };
+        let nr_groups = len_bytes as usize / size_of::<libc::gid_t>();
+        match Errno::result(result) {
+            Ok(_) => {
+                groups.truncate(nr_groups);
+                return Ok(groups);
+            }
+            // It says how many there are, and they do not change any more.
+            Err(Errno::ERANGE) if nr_groups > groups.len() => groups.resize(nr_groups, 0),
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
 /// The way of kernels before 6.5.
 fn by_pid(socket: BorrowedFd<'_>, peer: PeerCredentials) -> Result<PidFd, PeerError> {
     let pid = peer.pid;
@@ -156,6 +193,22 @@ mod tests {
         assert_eq!(peer.uid, nix::unistd::geteuid().as_raw());
         let (pidfd, _) = a.peer_pidfd().unwrap();
         assert!(!pidfd.is_dead().unwrap());
+    }
+
+    #[test]
+    fn the_groups_of_a_peer_are_told_however_many_they_are() {
+        let (a, _b) = Connection::pair().unwrap();
+        let mut found = groups(&a).unwrap();
+        let mut expected: Vec<u32> = nix::unistd::getgroups()
+            .unwrap()
+            .iter()
+            .map(|group| group.as_raw())
+            .collect();
+        found.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(found, expected);
+        let alone = std::os::unix::net::UnixDatagram::unbound().unwrap();
+        assert_eq!(groups(&alone), Err(Errno::ENODATA));
     }
 
     #[test]
