@@ -4,9 +4,9 @@ use std::{path::Path, time::Duration};
 
 use anyhow::Context;
 use hugepool_proto::v1::{
-    AddSectionsRequest, InvalidateContiguityRequest, ListClientsRequest, ListZonesRequest,
-    OfflineSectionsRequest, RemoveSectionsRequest, SectionsResponse, VerifyRequest, VerifyResponse,
-    admin_client::AdminClient,
+    AddSectionsRequest, InvalidateContiguityRequest, ListClientsRequest, ListSectionsRequest,
+    ListZonesRequest, OfflineSectionsRequest, RemoveSectionsRequest, SectionsResponse,
+    VerifyRequest, VerifyResponse, admin_client::AdminClient,
 };
 use tokio::runtime::{Builder, Runtime};
 use tonic::transport::{Channel, Endpoint};
@@ -73,6 +73,21 @@ impl Admin {
             }
         }
         Ok((names.join("+"), reasons))
+    }
+
+    /// The online section of `zone` with most pages free, and how many those are.
+    pub fn emptiest_section(&mut self, zone: &str) -> anyhow::Result<(u32, u64)> {
+        let request = ListSectionsRequest {
+            zone: zone.to_owned(),
+            ..Default::default()
+        };
+        let reply = self.runtime.block_on(self.client.list_sections(request))?;
+        let sections = reply.into_inner().sections.into_iter();
+        let emptiest = sections
+            .filter(|section| section.state == "online")
+            .max_by_key(|section| section.free);
+        let emptiest = emptiest.with_context(|| format!("no section of {zone} is online"))?;
+        Ok((emptiest.id, emptiest.free))
     }
 
     /// Adds one section to `zone` and brings it online.

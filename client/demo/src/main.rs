@@ -2,10 +2,12 @@
 //!
 //! Re-executes itself as the daemon and as the workers, so that every process is a real
 //! one. [`scene`] directs, [`worker`] serves the file, [`report`] prints; the daemon is the
-//! library that `hugepoold` is made of.
+//! library that `hugepoold` is made of. [`holder`] is a worker whose pages move.
 #![forbid(unsafe_code)]
 
 mod admin;
+mod holder;
+mod process;
 mod report;
 mod scene;
 mod source;
@@ -46,6 +48,13 @@ enum Role {
     /// A worker that serves the file until its standard input ends.
     #[command(hide = true)]
     Worker { runtime_dir: PathBuf, file: PathBuf },
+    /// A worker that never lets its movable pages rest until its standard input ends.
+    #[command(hide = true)]
+    Holder {
+        runtime_dir: PathBuf,
+        zone: String,
+        nr_pages: usize,
+    },
 }
 
 fn main() -> ExitCode {
@@ -53,6 +62,11 @@ fn main() -> ExitCode {
     let outcome = match flags.role {
         Some(Role::Daemon { runtime_dir }) => return scene::daemon(&runtime_dir),
         Some(Role::Worker { runtime_dir, file }) => worker::run(&runtime_dir, &file).map(|()| true),
+        Some(Role::Holder {
+            runtime_dir,
+            zone,
+            nr_pages,
+        }) => holder::run(&runtime_dir, &zone, nr_pages).map(|()| true),
         None => scene::run(flags.file.as_deref(), flags.workers, flags.json),
     };
     match outcome {

@@ -22,6 +22,7 @@ pub struct Report {
     pub arms: Arms,
     pub hot_add: HotAdd,
     pub hot_remove: HotRemove,
+    pub moved: Moved,
     pub kill: Kill,
     pub verify: Verify,
     /// From the first process to the last check.
@@ -60,6 +61,23 @@ pub struct HotAdd {
 pub struct HotRemove {
     pub section_ids: Vec<u32>,
     pub ms: f64,
+}
+
+/// A section that was taken away under a worker that used its pages.
+#[derive(Serialize)]
+pub struct Moved {
+    pub section_ids: Vec<u32>,
+    /// Pages in use that were moved out of it.
+    pub pages: u64,
+    pub ms: f64,
+    /// Megabytes (10^6) moved a second.
+    pub mb_per_s: f64,
+    /// Pins that the worker made from its first to its last, and how long they took.
+    pub pins: u64,
+    pub pin_p999_us: f64,
+    pub pin_max_us: f64,
+    /// Each page had its bytes, at each look and at the end.
+    pub bytes_ok: bool,
 }
 
 #[derive(Serialize)]

@@ -1,15 +1,13 @@
 //! The director: starts the daemon and the workers, and plays the scenes while they serve.
 //!
-//! Hot-add, invalidation, hot-remove, a kill, the last sum. Each scene records what it saw;
+//! Hot-add, invalidation, hot-remove, a section moved out of, a kill, the last sum. Each scene records what it saw;
 //! a scene that fails ends the demo with a non-zero status, never with a silent gap.
 
 use std::{
     ffi::OsStr,
-    io::{BufRead, BufReader},
     os::unix::process::ExitStatusExt,
     path::Path,
-    process::{Child, Command, ExitCode, Stdio},
-    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    process::ExitCode,
     thread,
     time::{Duration, Instant},
 };
@@ -22,17 +20,19 @@ use hugepool_daemon::{
     flags::Flags,
 };
 
+use hugepool_proto::v1::{SectionResult, SectionsResponse};
+
 use crate::{
     admin::Admin,
-    report::{ArmFigures, Arms, HotAdd, HotRemove, Kill, Report, Verify},
+    holder,
+    process::{Daemon, START_DEADLINE, Worker},
+    report::{ArmFigures, Arms, HotAdd, HotRemove, Kill, Moved, Report, Verify},
     source,
     worker::Line,
 };
 
 const ZONE: &str = "movable";
-const START_DEADLINE: Duration = Duration::from_secs(20);
 const HOME_DEADLINE: Duration = Duration::from_secs(5);
-const WORK_DEADLINE: Duration = Duration::from_secs(60);
 /// Workers serve at least this long before the last scene.
 const SERVE_AT_LEAST: Duration = Duration::from_secs(3);
 
@@ -69,10 +69,14 @@ pub fn run(file: Option<&Path>, nr_workers: u32, json: bool) -> anyhow::Result<b
 
     let mut workers = Vec::new();
     for _ in 0..nr_workers {
-        workers.push(Worker::start(folder.path(), &file)?);
+        let arguments = [folder.path().as_os_str(), file.as_os_str()];
+        workers.push(Worker::start("worker", &arguments)?);
     }
-    for worker in &mut workers {
-        worker.wait_until_serving()?;
+    for worker in &workers {
+        match worker.next_line(START_DEADLINE)? {
+            Line::Serving { .. } => {}
+            Line::Done { .. } => bail!("worker {} ended before it was told to", worker.pid()),
+        }
     }
     say(format!(
         "workers   {nr_workers} serving, pids {:?}",
@@ -93,6 +97,18 @@ pub fn run(file: Option<&Path>, nr_workers: u32, json: bool) -> anyhow::Result<b
     say(format!(
         "hot-rem   section {:?} taken away in {:.1} ms",
         hot_remove.section_ids, hot_remove.ms
+    ));
+
+    let moved = move_away(&mut admin, folder.path(), &mut failures)?;
+    say(format!(
+        "moved     section {:?}, {} pages in use, taken away in {:.1} ms ({:.0} MB/s) under a worker that made {} pins; p99.9 {:.1} us, bytes {}",
+        moved.section_ids,
+        moved.pages,
+        moved.ms,
+        moved.mb_per_s,
+        moved.pins,
+        moved.pin_p999_us,
+        if moved.bytes_ok { "right" } else { "WRONG" }
     ));
 
     let victim = workers.pop().context("no worker to kill")?;
@@ -138,6 +154,7 @@ pub fn run(file: Option<&Path>, nr_workers: u32, json: bool) -> anyhow::Result<b
         },
         hot_add,
         hot_remove,
+        moved,
         kill,
         verify,
         seconds: begun.elapsed().as_secs_f64(),
@@ -183,12 +200,7 @@ fn hot_add(admin: &mut Admin, failures: &mut Vec<String>) -> anyhow::Result<HotA
         .results
         .first()
         .context("hot-add answered for no section")?;
-    if !result.ok {
-        failures.push(format!(
-            "hot-add of section {}: {}",
-            result.section_id, result.reason
-        ));
-    }
+    failures.extend(refused("hot-add", &reply));
     let onlined = result.onlined.clone().unwrap_or_default();
     let gained: u64 = (0..)
         .zip(&onlined.blocks_by_order)
@@ -230,18 +242,77 @@ fn hot_remove(
     let begun = Instant::now();
     for &section in sections {
         for reply in [admin.offline(section)?, admin.remove(section)?] {
-            for result in reply.results.iter().filter(|result| !result.ok) {
-                failures.push(format!(
-                    "hot-remove of section {}: {}",
-                    result.section_id, result.reason
-                ));
-            }
+            failures.extend(refused("hot-remove", &reply));
         }
     }
     Ok(HotRemove {
         section_ids: sections.to_vec(),
         ms: begun.elapsed().as_secs_f64() * 1e3,
     })
+}
+
+/// Takes a section away that is full of a worker's movable pages, while it uses them.
+fn move_away(
+    admin: &mut Admin,
+    runtime_dir: &Path,
+    failures: &mut Vec<String>,
+) -> anyhow::Result<Moved> {
+    let (section, nr_free) = admin.emptiest_section(ZONE)?;
+    let nr_pages = (nr_free / 10 * 9).to_string();
+    let arguments = [
+        runtime_dir.as_os_str(),
+        OsStr::new(ZONE),
+        OsStr::new(&nr_pages),
+    ];
+    let holder = Worker::start("holder", &arguments)?;
+    let holder::Line::Holding { pages } = holder.next_line(START_DEADLINE)? else {
+        bail!("holder {} ended before it was told to", holder.pid());
+    };
+    let other = admin.add_section(ZONE)?;
+    failures.extend(refused("a place to move to", &other));
+
+    let begun = Instant::now();
+    let gone = admin.offline(section)?;
+    failures.extend(refused("moving out of a section", &gone));
+    let ms = begun.elapsed().as_secs_f64() * 1e3;
+    let removed = admin.remove(section)?;
+    failures.extend(refused("removing what was moved out of", &removed));
+    let moved = gone.results.first().map_or(0, |result| result.moved);
+    if moved < pages {
+        failures.push(format!("{moved} pages were moved, {pages} were in use"));
+    }
+    let holder::Line::Held {
+        bytes_ok,
+        pins,
+        pin_p999_ns,
+        pin_max_ns,
+        page_bytes,
+    } = holder.finish()?
+    else {
+        bail!("the holder did not say how it was");
+    };
+    if !bytes_ok {
+        failures.push("bytes of a page that was moved have changed".to_owned());
+    }
+    Ok(Moved {
+        section_ids: vec![section],
+        pages: moved,
+        ms,
+        mb_per_s: (moved * page_bytes) as f64 / 1e3 / ms,
+        pins,
+        pin_p999_us: pin_p999_ns as f64 / 1e3,
+        pin_max_us: pin_max_ns as f64 / 1e3,
+        bytes_ok,
+    })
+}
+
+/// What did not go, a line for each section.
+fn refused(what: &str, reply: &SectionsResponse) -> Vec<String> {
+    let refused = reply.results.iter().filter(|result| !result.ok);
+    let line = |result: &SectionResult| {
+        format!("{what}: section {}: {}", result.section_id, result.reason)
+    };
+    refused.map(line).collect()
 }
 
 /// Kills a worker in the middle of its work and waits for its pages to come home.
@@ -306,153 +377,6 @@ impl Served {
             all.extend(one);
         }
     }
-}
-
-/// The daemon's process; ended politely on drop.
-struct Daemon {
-    child: Child,
-}
-
-impl Daemon {
-    fn start(runtime_dir: &Path) -> anyhow::Result<Daemon> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .arg("daemon")
-            .arg(runtime_dir)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .context("cannot start the daemon")?;
-        let stderr = child
-            .stderr
-            .take()
-            .context("the daemon has no standard error")?;
-        let mut daemon = Daemon { child };
-        let lines = lines_of(stderr);
-        let deadline = Instant::now() + START_DEADLINE;
-        let mut said = Vec::new();
-        loop {
-            match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(line) if line == "ready" => return Ok(daemon),
-                Ok(line) => said.push(line),
-                Err(RecvTimeoutError::Timeout) => bail!(
-                    "the daemon is not ready after {START_DEADLINE:?}: {}",
-                    said.join(" / ")
-                ),
-                Err(RecvTimeoutError::Disconnected) => {
-                    let status = daemon.child.wait()?;
-                    bail!("the daemon ended with {status}: {}", said.join(" / "));
-                }
-            }
-        }
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let Ok(pid) = i32::try_from(self.child.id()) else {
-            return;
-        };
-        let asked = nix::sys::signal::kill(
-            nix::unistd::Pid::from_raw(pid),
-            nix::sys::signal::Signal::SIGTERM,
-        );
-        if asked.is_err() {
-            return;
-        }
-        if let Err(error) = self.child.wait() {
-            eprintln!("hugepool-demo: the daemon's end was not seen: {error}");
-        }
-    }
-}
-
-/// A worker's process; killed on drop if it still runs.
-struct Worker {
-    child: Child,
-    lines: Receiver<String>,
-}
-
-impl Worker {
-    fn start(runtime_dir: &Path, file: &Path) -> anyhow::Result<Worker> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .arg("worker")
-            .args([runtime_dir, file])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot start a worker")?;
-        let stdout = child
-            .stdout
-            .take()
-            .context("a worker has no standard output")?;
-        Ok(Worker {
-            child,
-            lines: lines_of(stdout),
-        })
-    }
-
-    fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    fn nix_pid(&self) -> nix::unistd::Pid {
-        nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(i32::MAX))
-    }
-
-    fn next_line(&self, within: Duration) -> anyhow::Result<Line> {
-        let line = self.lines.recv_timeout(within).with_context(|| {
-            format!(
-                "worker {} said nothing for {within:?} or has ended",
-                self.pid()
-            )
-        })?;
-        serde_json::from_str(&line).with_context(|| format!("worker {} said {line:?}", self.pid()))
-    }
-
-    fn wait_until_serving(&mut self) -> anyhow::Result<()> {
-        match self.next_line(START_DEADLINE)? {
-            Line::Serving { .. } => Ok(()),
-            Line::Done { .. } => bail!("worker {} ended before it was told to", self.pid()),
-        }
-    }
-
-    /// Tells it to stop and takes its last word.
-    fn finish(mut self) -> anyhow::Result<Line> {
-        drop(self.child.stdin.take());
-        let line = self.next_line(WORK_DEADLINE)?;
-        let status = self.child.wait()?;
-        if !status.success() {
-            bail!("worker {} ended with {status}", self.pid());
-        }
-        Ok(line)
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None))
-            && self.child.kill().is_ok()
-            && self.child.wait().is_err()
-        {
-            eprintln!(
-                "hugepool-demo: the end of worker {} was not seen",
-                self.pid()
-            );
-        }
-    }
-}
-
-/// The lines of a stream, read by a thread so that waiting for one has a deadline.
-fn lines_of(stream: impl std::io::Read + Send + 'static) -> Receiver<String> {
-    let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || {
-        for line in BufReader::new(stream).lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
-                break;
-            }
-        }
-    });
-    receiver
 }
 
 /// The daemon's role of a re-executed process.

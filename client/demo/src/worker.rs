@@ -217,7 +217,7 @@ impl Server {
 }
 
 /// A flag that rises when standard input ends: the director closes it, or is gone.
-fn stop_at_end_of_input() -> Arc<AtomicBool> {
+pub fn stop_at_end_of_input() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let raised = Arc::clone(&stop);
     thread::spawn(move || {
@@ -231,7 +231,8 @@ fn stop_at_end_of_input() -> Arc<AtomicBool> {
     stop
 }
 
-fn say(line: &Line) -> anyhow::Result<()> {
+/// Says a line to the director.
+pub fn say(line: &impl Serialize) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, line)?;
     writeln!(out)?;
