@@ -9,7 +9,6 @@
 mod error;
 mod file;
 mod plan;
-mod show;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,7 +20,6 @@ use hugepool_shm::runtime_dir;
 
 pub use error::ConfigError;
 pub use file::File;
-pub use show::explain;
 
 use crate::flags::{Flags, ZoneFlag};
 use crate::size::Bytes;

@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 /// Name of the lock file.
-pub const LOCK: &str = "hugepoold.lock";
+const LOCK: &str = "hugepoold.lock";
 
 /// A run-time directory that this process alone serves.
 #[derive(Debug)]
@@ -72,13 +72,15 @@ impl RuntimeDir {
             .mode(0o644)
             .open(&lock_path)
             .map_err(system("open the lock file", &lock_path))?;
-        let holder = read_pid(&mut file);
+        let mut holder = String::new();
+        // Whatever lies there is only read out in a message.
+        let _ = (&mut file).take(32).read_to_string(&mut holder);
         let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => lock,
             Err((_, Errno::EAGAIN)) => {
                 return Err(RuntimeDirError::Taken {
                     path: path.to_owned(),
-                    pid: holder,
+                    pid: holder.trim().parse().ok(),
                 });
             }
             Err((_, errno)) => return Err(system("lock", &lock_path)(errno.into())),
@@ -94,18 +96,6 @@ impl RuntimeDir {
     pub fn path(&self) -> &Path {
         &self.path
     }
-}
-
-/// The pid that the lock file at `path` names: whoever locked it last.
-pub fn holder(path: &Path) -> Option<u32> {
-    read_pid(&mut File::open(path).ok()?)
-}
-
-fn read_pid(file: &mut File) -> Option<u32> {
-    let mut text = String::new();
-    // Whatever lies there is only read out in a message.
-    file.take(32).read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
 }
 
 fn write_pid(file: &mut File) -> io::Result<()> {

@@ -18,13 +18,12 @@
 
 use std::path::PathBuf;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::size::Bytes;
 
 /// The whole file.
-#[derive(Debug, Default, Deserialize, JsonSchema, Serialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct File {
     /// Where sockets and the lock lie.
@@ -48,7 +47,7 @@ pub struct File {
 }
 
 /// `[geometry]`.
-#[derive(Debug, Default, Deserialize, JsonSchema, Serialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GeometryTable {
     /// 4KiB, 16KiB or 64KiB.
@@ -62,7 +61,7 @@ pub struct GeometryTable {
 }
 
 /// `[[zone]]`.
-#[derive(Debug, Deserialize, JsonSchema, Serialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZoneTable {
     /// What requests call it.
@@ -86,7 +85,7 @@ pub struct ZoneTable {
 }
 
 /// `[sockets]`.
-#[derive(Debug, Default, Deserialize, JsonSchema, Serialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SocketsTable {
     /// Group of `pages.sock` and `attach.sock`.
@@ -96,7 +95,7 @@ pub struct SocketsTable {
 }
 
 /// `[limits]`.
-#[derive(Debug, Default, Deserialize, JsonSchema, Serialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsTable {
     /// Clients attached at once.
@@ -110,7 +109,7 @@ pub struct LimitsTable {
 }
 
 /// `[compaction]`.
-#[derive(Debug, Default, Deserialize, JsonSchema, Serialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CompactionTable {
     /// Contiguity caches in use: `none`, `zone`, `pageblock` or `both`.
@@ -122,7 +121,7 @@ pub struct CompactionTable {
 }
 
 /// `[timeouts]`.
-#[derive(Debug, Default, Deserialize, JsonSchema, Serialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TimeoutsTable {
     /// From connecting to the attach request, and from the reply to its confirmation.

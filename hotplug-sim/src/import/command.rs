@@ -63,8 +63,7 @@ pub fn run(args: &ImportArgs) -> ExitCode {
     }
 }
 
-/// The bytes of a file, or of standard input for `-`.
-pub(crate) fn load(path: &Path) -> io::Result<Vec<u8>> {
+fn load(path: &Path) -> io::Result<Vec<u8>> {
     if path == Path::new("-") {
         let mut bytes = Vec::new();
         io::stdin().lock().read_to_end(&mut bytes)?;
@@ -73,8 +72,7 @@ pub(crate) fn load(path: &Path) -> io::Result<Vec<u8>> {
     std::fs::read(path)
 }
 
-/// How a source is called in remarks.
-pub(crate) fn name_of(path: &Path) -> String {
+fn name_of(path: &Path) -> String {
     if path == Path::new("-") {
         return "standard input".to_string();
     }

@@ -79,6 +79,18 @@ macro_rules! lane_operations {
         /// Takes one block.
         #[inline]
         pub fn take_one(&self, class: Class) -> Result<Page, Miss> {
+            let at_hand = self
+                .own_lane()
+                .and_then(|lane| lane.take_page_at_hand(class));
+            match at_hand {
+                Some(page) => Ok(page),
+                None => self.take_one_slowly(class),
+            }
+        }
+
+        #[cold]
+        #[inline(never)]
+        fn take_one_slowly(&self, class: Class) -> Result<Page, Miss> {
             match self.own_lane() {
                 Some(lane) => lane.take_page(class),
                 None => self.served_slowly().lane()?.take_page(class),

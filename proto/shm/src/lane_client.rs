@@ -12,6 +12,7 @@ use core::mem::MaybeUninit;
 use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicBool, AtomicU32};
 
+use crate::block_copy::{Any, Width};
 use crate::control::ControlSegment;
 use crate::doorbell::Doorbell;
 use crate::lane_daemon::{grants_ring, magazine, window};
@@ -87,11 +88,13 @@ impl<'a> FastClass<'a> {
         let ClassClientLine {
             mag_bottom,
             mag_top,
+            mag_last,
             ..
         } = &self.words.client;
         Magazine {
             bottom: mag_bottom,
             top: mag_top,
+            last: mag_last,
             slots: self.slots,
         }
     }
@@ -134,7 +137,7 @@ impl<'a> LaneClient<'a> {
 
     /// Fills `out` from the front with blocks of a class.
     pub fn take_raw(&self, class: Class, out: &mut [RawPage]) -> Taken {
-        self.take_words(class, slots::as_uninit(RawPage::bits_of_mut(out)))
+        self.take_words(Any, class, slots::as_uninit(RawPage::bits_of_mut(out)))
             .0
     }
 
@@ -160,8 +163,13 @@ impl<'a> LaneClient<'a> {
 
     /// Fills `out` from the front. The words before `count` are written when it returns; what
     /// stood in them is overwritten. Also says whether one of them is 0.
-    #[inline]
-    pub(crate) fn take_words(&self, class: Class, out: &mut [MaybeUninit<u64>]) -> (Taken, bool) {
+    #[inline(always)]
+    pub(crate) fn take_words(
+        &self,
+        width: impl Width,
+        class: Class,
+        out: &mut [MaybeUninit<u64>],
+    ) -> (Taken, bool) {
         let nr_asked = out.len();
         let out = &mut out[..nr_asked.min(TAKE_MAX)];
         let mut nr_there = 0;
@@ -169,7 +177,7 @@ impl<'a> LaneClient<'a> {
         if let Some(fast) = &self.fast[class.index() & 15]
             && self.try_enter(fast.lane, reach_of(out.len()))
         {
-            let cached = fast.magazine().pop(out);
+            let cached = fast.magazine().pop(width, out);
             fast.window().leave();
             (nr_there, has_zero) = (cached.count, cached.has_zero);
         }
@@ -216,7 +224,13 @@ impl<'a> LaneClient<'a> {
             self.leave_refused(lane, miss);
             return Err(miss);
         }
-        let cached = magazine(lane, class).pop(out);
+        let mut cached = magazine(lane, class).pop(Any, out);
+        if cached.count < out.len()
+            && let Some(word) = magazine(lane, class).pop_last()
+        {
+            out[cached.count].write(word.get());
+            cached.count += 1;
+        }
         let rest = &mut out[cached.count..];
         let tail_seen = &self.grants_tail_seen[class.index() & (CLASS_SLOTS - 1)];
         let granted = grants_ring(lane, class).pop(tail_seen, rest);
@@ -230,16 +244,22 @@ impl<'a> LaneClient<'a> {
     /// Takes one block's word.
     #[inline(always)]
     pub(crate) fn take_word(&self, class: Class) -> Result<NonZeroU64, Miss> {
-        if let Some(fast) = &self.fast[class.index() & 15]
-            && self.try_enter(fast.lane, 1)
-        {
-            let word = fast.magazine().pop_one();
-            fast.window().leave();
-            if let Some(word) = NonZeroU64::new(word) {
-                return Ok(word);
-            }
+        match self.take_word_at_hand(class) {
+            Some(word) => Ok(word),
+            None => self.take_word_slowly(class),
         }
-        self.take_word_slowly(class)
+    }
+
+    /// Takes one block's word out of the magazine if that goes without more ado.
+    #[inline(always)]
+    pub(crate) fn take_word_at_hand(&self, class: Class) -> Option<NonZeroU64> {
+        let fast = self.fast[class.index() & 15].as_ref()?;
+        if !self.try_enter(fast.lane, 1) {
+            return None;
+        }
+        let word = fast.magazine().pop_one();
+        fast.window().leave();
+        NonZeroU64::new(word)
     }
 
     /// One block's word where the fast way has come to nothing: from the grants, mostly.
@@ -247,7 +267,7 @@ impl<'a> LaneClient<'a> {
     #[inline(never)]
     fn take_word_slowly(&self, class: Class) -> Result<NonZeroU64, Miss> {
         let mut word = [0];
-        match self.take_words(class, slots::as_uninit(&mut word)) {
+        match self.take_words(Any, class, slots::as_uninit(&mut word)) {
             (
                 Taken {
                     miss: Some(miss), ..

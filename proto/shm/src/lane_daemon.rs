@@ -232,7 +232,7 @@ impl LaneDaemon {
         if class.index() >= LANE_CLASSES {
             return Ok(LaneDepth::default());
         }
-        let nr_cached = magazine(self.lane(), class).len();
+        let nr_cached = magazine(self.lane(), class).nr_blocks();
         Ok(LaneDepth {
             grants: self.grants_depth(class)?,
             magazine: u32::try_from(nr_cached).unwrap_or(u32::MAX),
@@ -364,6 +364,7 @@ pub(crate) fn magazine(lane: &Lane, class: Class) -> Magazine<'_> {
     Magazine {
         bottom: &words.client.mag_bottom,
         top: &words.client.mag_top,
+        last: &words.client.mag_last,
         slots: lane.magazine(class.index()),
     }
 }

@@ -4,6 +4,7 @@
 //! magazine spills its oldest blocks into `returns`. The other half, taking, is in
 //! [`lane_client`](crate::lane_client).
 
+use crate::block_copy::{Any, Width};
 use crate::control::ControlSegment;
 use crate::lane_client::{LaneClient, Miss, reach_of};
 use crate::lane_daemon::{magazine, returns_ring, window};
@@ -13,11 +14,15 @@ use crate::sync::{Acquire, Relaxed, Release};
 
 /// Words that a spill carries from the magazine to `returns` at once.
 const SPILL_CHUNK: usize = 64;
+/// Index of the class that nearly all blocks are of.
+const PAGE: usize = 0;
+const _: () = assert!(Class::PAGE.index() == PAGE);
 
 impl LaneClient<'_> {
     /// Frees blocks of any class, in as few moves as their order allows; empty words are skipped.
     pub fn put_raw(&self, pages: &[RawPage]) {
-        self.put_words(RawPage::bits_of(pages), &mut |strays| self.put_home(strays));
+        let words = RawPage::bits_of(pages);
+        self.put_words(Any, words, &mut |strays| self.put_home(strays));
     }
 
     /// Frees one block of this client.
@@ -31,28 +36,74 @@ impl LaneClient<'_> {
     /// Frees one block of this client; false if the lane was retired, and nothing was done then.
     #[inline(always)]
     pub(crate) fn put_word(&self, word: u64) -> bool {
-        if let Some(fast) = &self.fast[self.class_index(word) & 15]
-            && self.try_enter(fast.lane, 1)
-        {
-            let high = fast.words.settings.high.load(Relaxed);
-            let is_pushed = fast.magazine().push_one_below(word, high);
-            fast.window().leave();
-            if is_pushed {
-                return true;
-            }
+        self.keep_word(word) || self.put_run(&[word], word)
+    }
+
+    /// Keeps one block of this client in the lane if that goes without more ado.
+    #[inline(always)]
+    pub(crate) fn keep_word(&self, word: u64) -> bool {
+        // A branch for the usual class, though a look into the table would do: it is guessed, and
+        // so nothing waits for the word to come out of where it was stored just before.
+        match self.class_index(word) {
+            PAGE => self.keep_word_of(PAGE, word),
+            index => self.keep_word_unusual(index, word),
         }
-        self.put_run(&[word], word)
+    }
+
+    /// The same for a block of the usual class; others are not kept.
+    #[inline(always)]
+    pub(crate) fn keep_usual_word(&self, word: u64) -> bool {
+        self.class_index(word) == PAGE && self.keep_word_of(PAGE, word)
+    }
+
+    #[inline(always)]
+    fn keep_word_of(&self, class_index: usize, word: u64) -> bool {
+        let Some(fast) = &self.fast[class_index & 15] else {
+            return false;
+        };
+        if !self.try_enter(fast.lane, 1) {
+            return false;
+        }
+        let high = fast.words.settings.high.load(Relaxed);
+        let is_kept = fast.magazine().push_one_below(word, high);
+        fast.window().leave();
+        is_kept
+    }
+
+    /// Out of line, so that it stays a branch.
+    #[inline(never)]
+    fn keep_word_unusual(&self, class_index: usize, word: u64) -> bool {
+        self.keep_word_of(class_index, word)
     }
 
     /// Frees blocks, run by run of one class and zone; empty words are skipped. Runs of another
     /// client, and all of them once the lane is retired, go to `elsewhere`.
-    #[inline]
-    pub(crate) fn put_words(&self, words: &[u64], elsewhere: &mut dyn FnMut(&[u64])) {
+    #[inline(always)]
+    pub(crate) fn put_words(
+        &self,
+        width: impl Width,
+        words: &[u64],
+        elsewhere: &mut dyn FnMut(&[u64]),
+    ) {
+        let Some(&first) = words.first() else { return };
+        let nr_put = if self.is_ours(first) {
+            self.put_front(width, words, first)
+        } else {
+            0
+        };
+        if nr_put < words.len() {
+            self.put_unlike(&words[nr_put..], elsewhere);
+        }
+    }
+
+    /// The same where the first run has not been all.
+    #[cold]
+    #[inline(never)]
+    fn put_unlike(&self, words: &[u64], elsewhere: &mut dyn FnMut(&[u64])) {
         let mut rest = words;
         while let Some(&first) = rest.first() {
-            let is_ours = RawPage::from_bits(first).client() == u32::from(self.client_index);
-            let nr_put = if is_ours && first != 0 {
-                self.put_front(rest, first)
+            let nr_put = if self.is_ours(first) {
+                self.put_front(Any, rest, first)
             } else {
                 0
             };
@@ -68,18 +119,46 @@ impl LaneClient<'_> {
         }
     }
 
+    /// Whether a word is a page of this client.
+    #[inline(always)]
+    pub(crate) fn is_ours(&self, word: u64) -> bool {
+        word != 0 && RawPage::from_bits(word).client() == u32::from(self.client_index)
+    }
+
     /// Frees the blocks at the front that are alike; says how many, 0 if the lane was retired.
     /// Mostly all are, and then it takes one pass over them.
-    #[inline]
-    fn put_front(&self, words: &[u64], first: u64) -> usize {
-        if let Some(fast) = &self.fast[self.class_index(first) & 15]
+    #[inline(always)]
+    fn put_front(&self, width: impl Width, words: &[u64], first: u64) -> usize {
+        // A branch for the same reason as in `keep_word`.
+        match self.class_index(first) {
+            PAGE => self.put_front_of(width, PAGE, words, first),
+            index => self.put_front_unusual(index, words, first),
+        }
+    }
+
+    /// Out of line, so that it stays a branch.
+    #[inline(never)]
+    fn put_front_unusual(&self, class_index: usize, words: &[u64], first: u64) -> usize {
+        self.put_front_of(Any, class_index, words, first)
+    }
+
+    #[inline(always)]
+    fn put_front_of(
+        &self,
+        width: impl Width,
+        class_index: usize,
+        words: &[u64],
+        first: u64,
+    ) -> usize {
+        if let Some(fast) = &self.fast[class_index & 15]
             && self.try_enter(fast.lane, reach_of(words.len()))
         {
-            let pushed = fast.magazine().push_alike(words, first, KEY_MASK);
+            let pushed = fast.magazine().push_alike(width, words, first, KEY_MASK);
+            let nr_beside = fast.magazine().nr_beside();
             fast.window().leave();
             if let Some((nr_pushed, nr_cached)) = pushed
                 && nr_pushed == words.len()
-                && nr_cached <= fast.words.settings.high.load(Relaxed) as usize
+                && nr_cached + nr_beside <= fast.words.settings.high.load(Relaxed) as usize
             {
                 return nr_pushed;
             }
@@ -115,10 +194,12 @@ impl LaneClient<'_> {
         let Some(class) = self.class(first) else {
             return self.put_uncached(lane, run);
         };
-        if let Err(miss) = self.enter(lane, reach_of(run.len())) {
+        // One more: the block beside the magazine, which is pushed first.
+        if let Err(miss) = self.enter(lane, reach_of(run.len() + 1)) {
             return self.put_refused(lane, miss, run);
         }
-        let pushed = magazine(lane, class).push_alike(run, first, KEY_MASK);
+        magazine(lane, class).push_last();
+        let pushed = magazine(lane, class).push_alike(Any, run, first, KEY_MASK);
         window(lane).leave();
         let (nr_pushed, nr_cached) = pushed.unwrap_or_default();
         if nr_pushed < run.len() || nr_cached > high(lane, class) as usize {
@@ -133,7 +214,7 @@ impl LaneClient<'_> {
         let magazine = magazine(lane, class);
         let high = high(lane, class) as usize;
         let target = high.min(magazine.slots.len()).saturating_sub(rest.len());
-        let nr_above = magazine.len().saturating_sub(target);
+        let nr_above = magazine.nr_blocks().saturating_sub(target);
         let batch = lane.class(class.index()).settings.batch.load(Relaxed) as usize;
         let nr_spilled = nr_above.max(batch).min(magazine.len());
         let mut rest = rest;
@@ -141,8 +222,8 @@ impl LaneClient<'_> {
             match self.enter(lane, reach_of(nr_spilled + rest.len())) {
                 Ok(()) => {
                     self.spill(lane, class, nr_spilled);
-                    let nr_wanted = high.saturating_sub(magazine.len()).min(rest.len());
-                    let pushed = magazine.push_alike(&rest[..nr_wanted], 0, 0);
+                    let nr_wanted = high.saturating_sub(magazine.nr_blocks()).min(rest.len());
+                    let pushed = magazine.push_alike(Any, &rest[..nr_wanted], 0, 0);
                     rest = &rest[pushed.map_or(0, |(nr_pushed, _)| nr_pushed)..];
                     window(lane).leave();
                 }

@@ -5,10 +5,10 @@
 
 use core::mem::MaybeUninit;
 
-use crate::block_copy;
+use crate::block_copy::{Any, Wide, Width};
 use crate::lane_client::{LaneClient, Miss, TAKE_MAX, Taken};
 use crate::page::{Page, words_of_pages, words_of_slots};
-use crate::raw::{Class, RawPage};
+use crate::raw::Class;
 use crate::slots::as_uninit;
 use crate::thread_lane::free_run_slowly;
 
@@ -16,6 +16,12 @@ use crate::thread_lane::free_run_slowly;
 const SPREAD_CHUNK: usize = 64;
 
 impl LaneClient<'_> {
+    /// Takes one block out of the magazine if that goes without more ado.
+    #[inline(always)]
+    pub(crate) fn take_page_at_hand(&self, class: Class) -> Option<Page> {
+        self.take_word_at_hand(class).map(Page::of_word)
+    }
+
     /// Takes one block.
     #[inline]
     pub(crate) fn take_page(&self, class: Class) -> Result<Page, Miss> {
@@ -29,9 +35,18 @@ impl LaneClient<'_> {
             return self.fill_one(class, slot);
         }
         let words = words_of_slots(slots);
-        let nr_empty = block_copy::count_zeros(words);
+        match Wide::worth(words.len()) {
+            Some(wide) => wide.run(|wide| self.fill_words(wide, class, words)),
+            None => self.fill_words(Any, class, words),
+        }
+    }
+
+    /// Fills the zero words.
+    #[inline(always)]
+    fn fill_words(&self, width: impl Width, class: Class, words: &mut [u64]) -> Taken {
+        let nr_empty = width.count_zeros(words);
         if nr_empty == words.len() {
-            self.take_words(class, as_uninit(words)).0
+            self.take_words(width, class, as_uninit(words)).0
         } else if nr_empty == 0 {
             Taken::NOTHING_ASKED
         } else {
@@ -62,7 +77,7 @@ impl LaneClient<'_> {
         let mut count = 0;
         while count < nr_empty {
             let nr_wanted = (nr_empty - count).min(SPREAD_CHUNK);
-            let (taken, _) = self.take_words(class, as_uninit(&mut chunk[..nr_wanted]));
+            let (taken, _) = self.take_words(Any, class, as_uninit(&mut chunk[..nr_wanted]));
             let mut next = 0;
             while next < taken.count {
                 let Some(slot) = slots.next() else { break };
@@ -104,7 +119,10 @@ impl LaneClient<'_> {
         // SAFETY: the same memory under a type of the same size and alignment that, like the
         // other, need not be initialised; it borrows the only reference to it.
         let words = unsafe { core::slice::from_raw_parts_mut(base, nr_at_once) };
-        let (mut taken, has_zero) = self.take_words(class, words);
+        let (mut taken, has_zero) = match Wide::worth(nr_at_once) {
+            Some(wide) => wide.run(|wide| self.take_words(wide, class, words)),
+            None => self.take_words(Any, class, words),
+        };
         if has_zero {
             taken = without_zeros(&mut words[..taken.count]);
         }
@@ -126,8 +144,15 @@ impl LaneClient<'_> {
     /// Frees one block's word, whichever client's it is.
     #[inline(always)]
     fn put_one(&self, word: u64) {
-        let is_ours = RawPage::from_bits(word).client() == u32::from(self.client_index);
-        if !(is_ours && self.put_word(word)) {
+        if !(self.is_ours(word) && self.keep_word(word)) {
+            self.put_one_slowly(word);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn put_one_slowly(&self, word: u64) {
+        if !(self.is_ours(word) && self.put_word(word)) {
             free_run_slowly(&[word]);
         }
     }
@@ -140,8 +165,17 @@ impl LaneClient<'_> {
             return slot.take().map_or((), |page| self.put_page(page));
         }
         let words = words_of_slots(slots);
-        self.put_words(words, &mut free_run_slowly);
-        block_copy::clear(words);
+        match Wide::worth(words.len()) {
+            Some(wide) => wide.run(|wide| self.put_and_clear(wide, words)),
+            None => self.put_and_clear(Any, words),
+        }
+    }
+
+    /// Frees what the words name and makes them 0.
+    #[inline(always)]
+    fn put_and_clear(&self, width: impl Width, words: &mut [u64]) {
+        self.put_words(width, words, &mut free_run_slowly);
+        width.clear(words);
     }
 
     /// Frees what is in the list and leaves it empty.
@@ -149,7 +183,12 @@ impl LaneClient<'_> {
     pub(crate) fn put_list(&self, list: &mut Vec<Page>) {
         match words_of_pages(list) {
             &[word] => self.put_one(word),
-            words => self.put_words(words, &mut free_run_slowly),
+            words => match Wide::worth(words.len()) {
+                Some(wide) => {
+                    wide.run(|wide| self.put_words(wide, words, &mut free_run_slowly));
+                }
+                None => self.put_words(Any, words, &mut free_run_slowly),
+            },
         }
         // SAFETY: 0 is not above the capacity, and nothing below it need be initialised. The
         // pages were freed just now by their words, so they must not be dropped.

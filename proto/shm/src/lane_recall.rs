@@ -2,9 +2,10 @@
 //! of the client's in flight.
 //!
 //! The second half of [`LaneDaemon`]; closing and opening are in the first. An operation of reach
-//! `r` takes from the front of the grants, takes from or puts to the top of a magazine, or spills
-//! from its bottom, in all at most `r` blocks; so grants from `head + r` on and blocks between
-//! `bottom + r` and `top - r` cannot be what it is moving.
+//! `r` takes from the front of the grants, takes from or puts to the top of a magazine or beside
+//! it, or spills from its bottom, in all at most `r` blocks; so grants from `head + r` on and blocks
+//! between `bottom + r` and `top - r` cannot be what it is moving, and what lies beside a magazine
+//! always can.
 
 use crate::lane_daemon::{
     LaneDaemon, Poisoned, bad_grants, bad_magazine, grants_ring, magazine, window,
@@ -134,7 +135,8 @@ impl LaneDaemon {
             // The client's word, written while it keeps off; published by the opening,
             // SYNC(window.epoch).
             magazine.bottom.store(top, Relaxed);
-            self.count_recalled(class, top.wrapping_sub(bottom));
+            let nr_beside = u32::from(magazine.pop_last().is_some());
+            self.count_recalled(class, top.wrapping_sub(bottom).wrapping_add(nr_beside));
         }
     }
 
@@ -194,6 +196,8 @@ impl LaneDaemon {
         }
         take_run(magazine.slots, bottom, nr_below, out);
         take_run(magazine.slots, to, nr_above, out);
+        let last = magazine.last.load(Relaxed);
+        out.extend((last != 0).then(|| RawPage::from_bits(last)));
         Ok(())
     }
 
@@ -281,6 +285,10 @@ impl LaneDaemon {
                     show_run(magazine.slots, to, top, found);
                 }
                 None => show_run(magazine.slots, bottom, top, found),
+            }
+            let last = magazine.last.load(Relaxed);
+            if last != 0 {
+                found(RawPage::from_bits(last));
             }
         }
     }

@@ -47,7 +47,10 @@ impl LaneStats {
         for words in classes {
             let (bottom, top) = (&words.client.mag_bottom, &words.client.mag_top);
             let nr_cached = top.load(Relaxed).wrapping_sub(bottom.load(Relaxed));
-            stats.nr_cached = stats.nr_cached.wrapping_add(nr_cached);
+            let nr_last = u32::from(words.client.mag_last.load(Relaxed) != 0);
+            stats.nr_cached = stats
+                .nr_cached
+                .wrapping_add(nr_cached.wrapping_add(nr_last));
             let head = words.client.grants_head.load(Relaxed);
             stats.nr_granted = stats.nr_granted.wrapping_add(head);
             let nr_waiting = words.granted.grants_tail.load(Relaxed).wrapping_sub(head);

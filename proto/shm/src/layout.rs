@@ -150,7 +150,8 @@ pub(crate) struct LaneSettledLine {
 /// Cursors and settings of one class.
 #[repr(C)]
 pub(crate) struct ClassWords {
-    /// Written by the client; `mag_bottom` also by the daemon while it has the lane closed.
+    /// Written by the client; `mag_bottom` and `mag_last` also by the daemon while it has the lane
+    /// closed.
     pub client: ClassClientLine,
     /// Written by the daemon at each grant.
     pub granted: ClassGrantedLine,
@@ -169,8 +170,10 @@ pub(crate) struct ClassClientLine {
     pub mag_top: AtomicU32,
     /// Blocks that were asked for and not there, so far.
     pub wanted: AtomicU32,
+    /// The block freed last, kept beside the magazine; 0 for none.
+    pub mag_last: AtomicU64,
     #[cfg(not(loom))]
-    reserved: [AtomicU64; 6],
+    reserved: [AtomicU64; 5],
 }
 
 /// The daemon's cursor of one class's grants.
@@ -277,6 +280,7 @@ mod laid_out {
     const _: () = assert!(offset_of!(ClassClientLine, mag_bottom) == 4);
     const _: () = assert!(offset_of!(ClassClientLine, mag_top) == 8);
     const _: () = assert!(offset_of!(ClassClientLine, wanted) == 12);
+    const _: () = assert!(offset_of!(ClassClientLine, mag_last) == 16);
     const _: () = assert!(offset_of!(ClassSettingsLine, batch) == 0);
     const _: () = assert!(offset_of!(ClassSettingsLine, high) == 4);
     const _: () = assert!(offset_of!(ClassSettingsLine, low_mark) == 8);
@@ -342,6 +346,7 @@ pub(crate) mod built {
                     mag_bottom: word(),
                     mag_top: word(),
                     wanted: word(),
+                    mag_last: slot(),
                 },
                 granted: ClassGrantedLine {
                     grants_tail: word(),

@@ -42,7 +42,7 @@ pub mod words;
 
 #[cfg(not(loom))]
 mod attached;
-#[cfg(not(loom))]
+#[cfg_attr(loom, allow(dead_code, reason = "models move words as loom's atomics"))]
 mod block_copy;
 #[cfg(not(loom))]
 mod client_handle;

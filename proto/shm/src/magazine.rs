@@ -4,9 +4,15 @@
 //! first, and spills the oldest from the bottom. All of that happens inside the lane's window
 //! ([`window`](crate::window)); the daemon reads and empties a magazine only while it has the
 //! lane closed, and takes both cursors as claims.
+//!
+//! Beside the circle lies one word for the block freed last. A page that is taken and freed alone
+//! goes through it and moves no cursor: each such step would have to wait for the store of the one
+//! before, and that wait is most of what a single page costs.
 
 use core::mem::MaybeUninit;
+use core::num::NonZeroU64;
 
+use crate::block_copy::{Any, Width};
 use crate::ring::{BadCursors, advanced};
 use crate::slots::{self, Copied};
 use crate::sync::{AtomicU32, AtomicU64, Relaxed};
@@ -18,12 +24,25 @@ pub(crate) struct Magazine<'a> {
     pub bottom: &'a AtomicU32,
     /// Position behind the newest block.
     pub top: &'a AtomicU32,
+    /// The block freed last by itself, if it is still there; else 0.
+    pub last: &'a AtomicU64,
     /// The slots; their number is a power of two.
     pub slots: &'a [AtomicU64],
 }
 
 impl Magazine<'_> {
-    /// Blocks in it; a scribbled cursor counts as full, so that nothing is pushed.
+    /// Blocks in it and beside it.
+    pub fn nr_blocks(&self) -> usize {
+        self.len() + self.nr_beside()
+    }
+
+    /// Blocks beside it: one or none.
+    #[inline(always)]
+    pub fn nr_beside(&self) -> usize {
+        usize::from(self.last.load(Relaxed) != 0)
+    }
+
+    /// Blocks in the circle; a scribbled cursor counts as full, so that nothing is pushed.
     #[inline(always)]
     pub fn len(&self) -> usize {
         let count = self
@@ -36,19 +55,30 @@ impl Magazine<'_> {
     /// Takes up to `out.len()` of the newest blocks, in the order in which they were pushed, so
     /// that a run given back whole comes back as a run.
     #[inline(always)]
-    pub fn pop(&self, out: &mut [MaybeUninit<u64>]) -> Copied {
+    pub fn pop(&self, width: impl Width, out: &mut [MaybeUninit<u64>]) -> Copied {
         let top = self.top.load(Relaxed);
         let there = top.wrapping_sub(self.bottom.load(Relaxed)) as usize;
         let count = there.min(self.slots.len()).min(out.len());
         let new_top = receded(top, count);
-        let has_zero = slots::copy_out(self.slots, new_top, &mut out[..count]);
+        let has_zero = slots::copy_out(width, self.slots, new_top, &mut out[..count]);
         self.top.store(new_top, Relaxed);
         Copied { count, has_zero }
     }
 
-    /// Takes the newest block, unless there is none (then 0).
+    /// Takes the block beside the circle, if there is one.
+    #[inline(always)]
+    pub fn pop_last(&self) -> Option<NonZeroU64> {
+        let word = NonZeroU64::new(self.last.load(Relaxed))?;
+        self.last.store(0, Relaxed);
+        Some(word)
+    }
+
+    /// Takes the block freed last by itself, else the newest, unless there is none (then 0).
     #[inline(always)]
     pub fn pop_one(&self) -> u64 {
+        if let Some(word) = self.pop_last() {
+            return word.get();
+        }
         let top = self.top.load(Relaxed);
         if top == self.bottom.load(Relaxed) {
             return 0;
@@ -60,15 +90,22 @@ impl Magazine<'_> {
     }
 
     /// Pushes as many of `words` as there is room for, if those agree with `first` in the bits of
-    /// `mask`; says how many, and how many are in it now. None if they do not agree, and then
+    /// `mask`; says how many, and how many are in the
+    /// circle now. None if they do not agree, and then
     /// nothing was pushed.
     #[inline(always)]
-    pub fn push_alike(&self, words: &[u64], first: u64, mask: u64) -> Option<(usize, usize)> {
+    pub fn push_alike(
+        &self,
+        width: impl Width,
+        words: &[u64],
+        first: u64,
+        mask: u64,
+    ) -> Option<(usize, usize)> {
         let top = self.top.load(Relaxed);
         let there = top.wrapping_sub(self.bottom.load(Relaxed)) as usize;
         let there = there.min(self.slots.len());
         let count = words.len().min(self.slots.len() - there);
-        let differences = slots::copy_in(self.slots, top, &words[..count], first);
+        let differences = slots::copy_in(width, self.slots, top, &words[..count], first);
         if differences & mask != 0 {
             return None;
         }
@@ -76,17 +113,36 @@ impl Magazine<'_> {
         Some((count, there + count))
     }
 
-    /// Pushes one block if fewer than `limit` are in it (and there is room); says whether.
+    /// Keeps one block beside the circle, and pushes the one that lay there, if fewer than `limit`
+    /// are kept and there is room; says whether.
     #[inline(always)]
     pub fn push_one_below(&self, word: u64, limit: u32) -> bool {
         let top = self.top.load(Relaxed);
         let count = top.wrapping_sub(self.bottom.load(Relaxed));
-        if count >= limit || count as usize >= self.slots.len() {
+        let last = self.last.load(Relaxed);
+        if last != 0 {
+            // In this order: what is below a capacity does not overflow.
+            if count as usize >= self.slots.len() || count + 1 >= limit {
+                return false;
+            }
+            slots::store_own(self.slots, top, last);
+            self.top.store(advanced(top, 1), Relaxed);
+        } else if count >= limit {
             return false;
         }
-        slots::store_own(self.slots, top, word);
-        self.top.store(advanced(top, 1), Relaxed);
+        self.last.store(word, Relaxed);
         true
+    }
+
+    /// Pushes the block that lies beside the circle, unless there is no room.
+    pub fn push_last(&self) {
+        if self.len() < self.slots.len()
+            && let Some(word) = self.pop_last()
+        {
+            let top = self.top.load(Relaxed);
+            slots::store_own(self.slots, top, word.get());
+            self.top.store(advanced(top, 1), Relaxed);
+        }
     }
 
     /// Moves the bottom up over `count` blocks, which the caller has copied elsewhere.
@@ -99,6 +155,7 @@ impl Magazine<'_> {
     pub fn peek_bottom(&self, out: &mut [u64]) -> usize {
         let count = self.len().min(out.len());
         slots::copy_out(
+            Any,
             self.slots,
             self.bottom.load(Relaxed),
             slots::as_uninit(&mut out[..count]),
@@ -149,6 +206,7 @@ mod tests {
     struct Store {
         bottom: AtomicU32,
         top: AtomicU32,
+        last: AtomicU64,
         slots: [AtomicU64; 8],
     }
 
@@ -157,6 +215,7 @@ mod tests {
             Store {
                 bottom: AtomicU32::new(cursor),
                 top: AtomicU32::new(cursor),
+                last: AtomicU64::new(0),
                 slots: from_fn(|_| AtomicU64::new(0)),
             }
         }
@@ -165,6 +224,7 @@ mod tests {
             Magazine {
                 bottom: &self.bottom,
                 top: &self.top,
+                last: &self.last,
                 slots: &self.slots,
             }
         }
@@ -172,38 +232,48 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn it_behaves_as_a_bounded_deque(
+        fn it_behaves_as_a_bounded_deque_with_one_block_beside_it(
             start: u32,
-            moves in proptest::collection::vec((0u8..5, 0usize..12), 0..60),
+            moves in proptest::collection::vec((0u8..6, 0usize..12), 0..60),
         ) {
             let store = Store::starting_at(start);
             let magazine = store.magazine();
-            let (mut model, mut next) = (VecDeque::new(), 1u64);
+            let (mut model, mut last, mut next) = (VecDeque::new(), None, 1u64);
             for (kind, count) in moves {
                 match kind {
                     0 => {
                         let words: Vec<u64> = (next..next + count as u64).collect();
                         next += count as u64;
-                        let (pushed, nr_cached) = magazine.push_alike(&words, 0, 0).unwrap();
+                        let (pushed, nr_cached) = magazine.push_alike(Any, &words, 0, 0).unwrap();
                         assert_eq!(nr_cached, model.len() + pushed);
                         assert_eq!(pushed, count.min(8 - model.len()));
                         model.extend(&words[..pushed]);
                     }
                     1 => {
                         let mut out = vec![0; count];
-                        let popped = magazine.pop(slots::as_uninit(&mut out)).count;
+                        let popped = magazine.pop(Any, slots::as_uninit(&mut out)).count;
                         assert_eq!(popped, count.min(model.len()));
                         let expected: Vec<u64> = model.split_off(model.len() - popped).into();
                         assert_eq!(&out[..popped], expected);
                     }
-                    2 => assert_eq!(magazine.pop_one(), model.pop_back().unwrap_or(0)),
+                    2 => {
+                        let expected = last.take().or_else(|| model.pop_back());
+                        assert_eq!(magazine.pop_one(), expected.unwrap_or(0));
+                    }
                     3 => {
                         let limit = u32::try_from(count).unwrap();
                         let is_pushed = magazine.push_one_below(next, limit);
-                        assert_eq!(is_pushed, model.len() < count.min(8));
+                        let nr_kept = model.len() + usize::from(last.is_some());
+                        assert_eq!(is_pushed, nr_kept < count && (last.is_none() || model.len() < 8));
                         if is_pushed {
-                            model.push_back(next);
+                            model.extend(last.replace(next));
                             next += 1;
+                        }
+                    }
+                    4 => {
+                        magazine.push_last();
+                        if model.len() < 8 {
+                            model.extend(last.take());
                         }
                     }
                     _ => {
@@ -215,6 +285,7 @@ mod tests {
                     }
                 }
                 assert_eq!(magazine.len(), model.len());
+                assert_eq!(magazine.nr_blocks(), model.len() + usize::from(last.is_some()));
                 assert!(magazine.span_checked().is_ok());
             }
         }
@@ -238,9 +309,15 @@ mod tests {
             store.magazine().span_checked(),
             Err(BadCursors { head: 1, tail: 0 })
         );
-        assert_eq!(store.magazine().push_alike(&[1, 2], 1, 0), Some((0, 8)));
+        assert_eq!(
+            store.magazine().push_alike(Any, &[1, 2], 1, 0),
+            Some((0, 8))
+        );
         assert!(!store.magazine().push_one_below(1, u32::MAX));
         let mut out = [0; 20];
-        assert_eq!(store.magazine().pop(slots::as_uninit(&mut out)).count, 8);
+        assert_eq!(
+            store.magazine().pop(Any, slots::as_uninit(&mut out)).count,
+            8
+        );
     }
 }

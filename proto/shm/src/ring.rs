@@ -11,6 +11,7 @@
 use core::cell::Cell;
 use core::mem::MaybeUninit;
 
+use crate::block_copy::Any;
 use crate::slots::{self, Copied};
 use crate::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
@@ -55,7 +56,7 @@ impl Ring<'_> {
             nr_there = self.bounded(tail_seen.get().wrapping_sub(head));
         }
         let count = nr_there.min(out.len());
-        let has_zero = slots::copy_out(self.slots, head, &mut out[..count]);
+        let has_zero = slots::copy_out(Any, self.slots, head, &mut out[..count]);
         // SYNC(ring.head): the slots before it have been read and may be written again.
         self.head.store(advanced(head, count), Release);
         Copied { count, has_zero }
@@ -82,7 +83,7 @@ impl Ring<'_> {
     pub fn push(&self, head_seen: &Cell<u32>, words: &[u64]) -> usize {
         let count = self.room_for(head_seen, words.len()).min(words.len());
         let tail = self.tail.load(Relaxed);
-        slots::copy_in(self.slots, tail, &words[..count], 0);
+        slots::copy_in(Any, self.slots, tail, &words[..count], 0);
         // SYNC(ring.tail): publishes the slots just written.
         self.tail.store(advanced(tail, count), Release);
         count

@@ -8,8 +8,7 @@
 
 use core::mem::MaybeUninit;
 
-#[cfg(not(loom))]
-use crate::block_copy;
+use crate::block_copy::Width;
 use crate::sync::{AtomicU64, Relaxed};
 
 /// What was copied out.
@@ -62,7 +61,12 @@ pub(crate) fn store_own(slots: &[AtomicU64], position: u32, word: u64) {
 /// Only for a client's own slots: see the head of the module.
 #[cfg(not(loom))]
 #[inline(always)]
-pub(crate) fn copy_out(slots: &[AtomicU64], position: u32, out: &mut [MaybeUninit<u64>]) -> bool {
+pub(crate) fn copy_out(
+    width: impl Width,
+    slots: &[AtomicU64],
+    position: u32,
+    out: &mut [MaybeUninit<u64>],
+) -> bool {
     let (first, nr_first) = first_piece(slots, position, out.len());
     let base = slots.as_ptr().cast::<u64>();
     let to = out.as_mut_ptr().cast::<u64>();
@@ -73,13 +77,13 @@ pub(crate) fn copy_out(slots: &[AtomicU64], position: u32, out: &mut [MaybeUnini
     //    `AtomicU64` has the size and alignment of a `u64` and is initialised.
     // 2. `nr_first <= out.len()`, and `out` is exclusive, so the two do not overlap.
     // 3. Nobody writes these slots now: they are the caller's, by the rule at the module's head.
-    let mut has_zero = unsafe { block_copy::copy(from, to, nr_first) };
+    let mut has_zero = unsafe { width.copy(from, to, nr_first) };
     if nr_first < out.len() {
         // SAFETY: `nr_first < out.len()`, so the pointer stays in `out`.
         let to = unsafe { to.add(nr_first) };
         // SAFETY: as above with the rest, which starts over at slot 0 and is at most
         // `slots.len() - nr_first` words long.
-        has_zero |= unsafe { block_copy::copy(base, to, out.len() - nr_first) };
+        has_zero |= unsafe { width.copy(base, to, out.len() - nr_first) };
     }
     has_zero
 }
@@ -90,7 +94,13 @@ pub(crate) fn copy_out(slots: &[AtomicU64], position: u32, out: &mut [MaybeUnini
 /// Only for a client's own slots: see the head of the module.
 #[cfg(not(loom))]
 #[inline(always)]
-pub(crate) fn copy_in(slots: &[AtomicU64], position: u32, words: &[u64], first_word: u64) -> u64 {
+pub(crate) fn copy_in(
+    width: impl Width,
+    slots: &[AtomicU64],
+    position: u32,
+    words: &[u64],
+    first_word: u64,
+) -> u64 {
     let (first, nr_first) = first_piece(slots, position, words.len());
     let base = slots.as_ptr().cast::<u64>().cast_mut();
     let from = words.as_ptr();
@@ -102,14 +112,14 @@ pub(crate) fn copy_in(slots: &[AtomicU64], position: u32, words: &[u64], first_w
     // 2. `nr_first <= words.len()`; `words` is no shared memory, so the two do not overlap.
     // 3. Nobody reads or writes these slots now: they are the caller's, by the rule at the
     //    module's head.
-    let mut differences = unsafe { block_copy::copy_and_compare(from, to, nr_first, first_word) };
+    let mut differences = unsafe { width.copy_and_compare(from, to, nr_first, first_word) };
     if nr_first < words.len() {
         let nr_rest = words.len() - nr_first;
         // SAFETY: `nr_first < words.len()`, so the pointer stays in `words`.
         let from = unsafe { from.add(nr_first) };
         // SAFETY: as above with the rest, which starts over at slot 0 and is at most
         // `slots.len() - nr_first` words long.
-        differences |= unsafe { block_copy::copy_and_compare(from, base, nr_rest, first_word) };
+        differences |= unsafe { width.copy_and_compare(from, base, nr_rest, first_word) };
     }
     differences
 }
@@ -132,7 +142,12 @@ pub(crate) fn as_uninit(words: &mut [u64]) -> &mut [MaybeUninit<u64>] {
 
 /// The same under loom, word by word.
 #[cfg(loom)]
-pub(crate) fn copy_out(slots: &[AtomicU64], position: u32, out: &mut [MaybeUninit<u64>]) -> bool {
+pub(crate) fn copy_out(
+    _: impl Width,
+    slots: &[AtomicU64],
+    position: u32,
+    out: &mut [MaybeUninit<u64>],
+) -> bool {
     let mut has_zero = false;
     for (offset, place) in (0..).zip(out) {
         let word = load(slots, position.wrapping_add(offset));
@@ -144,7 +159,13 @@ pub(crate) fn copy_out(slots: &[AtomicU64], position: u32, out: &mut [MaybeUnini
 
 /// The same under loom, word by word.
 #[cfg(loom)]
-pub(crate) fn copy_in(slots: &[AtomicU64], position: u32, words: &[u64], first_word: u64) -> u64 {
+pub(crate) fn copy_in(
+    _: impl Width,
+    slots: &[AtomicU64],
+    position: u32,
+    words: &[u64],
+    first_word: u64,
+) -> u64 {
     let mut differences = 0;
     for (offset, &word) in (0..).zip(words) {
         store(slots, position.wrapping_add(offset), word);
@@ -156,6 +177,7 @@ pub(crate) fn copy_in(slots: &[AtomicU64], position: u32, words: &[u64], first_w
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::block_copy::Any;
     use core::array::from_fn;
 
     #[test]
@@ -164,9 +186,9 @@ mod tests {
         for position in [0, 1, 5, 7, 8, 13, u32::MAX - 2] {
             for len in 0..=8 {
                 let words: Vec<u64> = (1..=len).collect();
-                assert_eq!(copy_in(&slots, position, &words, 1) & !15, 0);
+                assert_eq!(copy_in(Any, &slots, position, &words, 1) & !15, 0);
                 let mut out = vec![0; words.len()];
-                assert!(!copy_out(&slots, position, as_uninit(&mut out)));
+                assert!(!copy_out(Any, &slots, position, as_uninit(&mut out)));
                 assert_eq!(out, words);
                 for (offset, &word) in (0..).zip(&words) {
                     assert_eq!(load(&slots, position.wrapping_add(offset)), word);

@@ -111,6 +111,32 @@ fn frees_and_takes_against_a_recall() {
 }
 
 #[test]
+fn single_frees_and_takes_against_a_recall() {
+    model(2, |is_client_first| {
+        let segment = segment();
+        let mut lane = daemon(&segment, 4, 1, 0);
+        let free_and_take = move || {
+            let client = client(&segment, None);
+            // The first one learns the epoch, the others go the fast way.
+            client.put_one_raw(page(1));
+            client.put_one_raw(page(2));
+            let taken = client.take_one_raw(Class::PAGE);
+            taken.map_or(vec![], |page| pfns(&[page]))
+        };
+        let recall_once = move || {
+            let home = recall(&mut lane);
+            assert!(lane.open());
+            (lane, home)
+        };
+        let (held, (mut lane, mut all)) = at_once(is_client_first, free_and_take, recall_once);
+        all.extend(held);
+        all.extend(recall(&mut lane));
+        all.extend(settle(&mut lane));
+        assert_each_once(all, &[1, 2]);
+    });
+}
+
+#[test]
 fn a_spill_against_a_recall() {
     model(2, |is_client_first| {
         let segment = segment();

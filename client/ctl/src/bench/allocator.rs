@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Map, Value};
 
-use super::report::Report;
-use crate::{outcome::Failure, program};
+use super::{daemon::program, report::Report};
+use crate::outcome::Failure;
 
 /// Measures, and prints a line for each case.
 pub fn run(name: &str, reps: u32, report: &Report<'_>) -> Result<(), Failure> {
-    let ended = Command::new(program::of_daemon())
+    let ended = Command::new(program())
         .args(["bench", name, "--reps", &reps.to_string()])
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())

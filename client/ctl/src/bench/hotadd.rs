@@ -20,14 +20,13 @@ use serde_json::json;
 
 use super::{
     allocator,
-    daemon::Daemon,
+    daemon::{Daemon, program},
     report::{self, Report},
     victim::Victim,
 };
 use crate::{
     connect::{self, Admin},
     outcome::Failure,
-    program,
 };
 
 /// The section of the second daemon, where the bench has its own.
@@ -185,7 +184,7 @@ struct Bare {
 
 impl Bare {
     fn start(section_bytes: u64, backing: &str) -> Result<Bare, Failure> {
-        let mut child = Command::new(program::of_daemon())
+        let mut child = Command::new(program())
             .args(["bench", "populate", &section_bytes.to_string(), backing])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
