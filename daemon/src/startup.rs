@@ -114,6 +114,7 @@ fn engine_config(config: &Config) -> EngineConfig {
             client_ceiling_pages: config.limits.client_ceiling_pages,
             offline_timeout: config.timeouts.offline,
             max_clients: config.limits.clients,
+            max_lanes: config.limits.lanes_per_client.into(),
             contiguity: config.compaction.contiguity,
             proactiveness: config.compaction.proactiveness,
             background_pages_per_second: config.compaction.background_pages_per_second,

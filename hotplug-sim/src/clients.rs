@@ -32,6 +32,7 @@ impl World {
             pid,
             name: format!("client-{pid}"),
             client_index: self.prng.below_u32(8),
+            secret: [0; 16],
             zones: zones.iter().map(|&zone| ZoneId::new(zone)).collect(),
         };
         let client_index = spec.client_index;

@@ -222,6 +222,7 @@ fn draw_config(prng: &mut Prng) -> EngineConfig {
         lane_credit_pages: 1 << (2 + prng.below_u32(10)),
         offline_timeout: core::time::Duration::from_millis(50),
         max_clients: 12,
+        max_lanes: 8,
         max_unacknowledged: 1 + prng.index(8),
         contiguity: *prng.pick(&MODES).expect("there are modes"),
         proactiveness: *prng.pick(&[0, 20, 60, 100]).expect("there are some"),

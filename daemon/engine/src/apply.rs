@@ -166,6 +166,7 @@ impl Engine {
             last = self.pcp;
         }
         self.bounds_changed();
+        self.slow_changed();
         Ok(Reply::Pcp {
             nr_clients: num::saturate(num::count(ids.len())),
             batch: last.batch.unwrap_or(0),
@@ -188,6 +189,7 @@ impl Engine {
                 publish_allowance(client, &self.custody);
             }
         }
+        self.slow_changed();
         Ok(Reply::Limits {
             nr_clients: num::saturate(num::count(ids.len())),
         })

@@ -14,7 +14,9 @@ use crate::client::Client;
 use crate::compacting::Caller;
 use crate::custody::{Borrowed, Custody};
 use crate::id::{ClientId, Now, millis};
+use crate::journal::Errand;
 use crate::ledger::{Answer, Known};
+use crate::ledger_words;
 use crate::num;
 use crate::outside::Outside;
 use crate::report::ClientState;
@@ -36,12 +38,14 @@ impl Engine {
         outside: &mut dyn Outside,
     ) -> Result<AllocOutcome, CallError> {
         let client = in_service(self.clients.get_mut(session))?;
-        settle_ids(
+        let settled = settle_ids(
             client,
             &mut self.custody,
             request.acknowledged,
             &request.abandoned,
-        )?;
+        );
+        self.keep_ledger(session);
+        settled?;
         let order = self.check_order(request)?;
         let client = in_service(self.clients.get_mut(session))?;
         let zonelist = zonelist(client, &self.custody, request)?;
@@ -67,6 +71,9 @@ impl Engine {
             request,
             now,
         };
+        let request_id = request.request_id;
+        self.custody
+            .open_journal(session, Errand::Call { request_id });
         let mut shortfall = self.lend_to(&ask, &mut reply);
         if shortfall.is_some_and(may_be_relieved) && self.relieve(session, now, outside) > 0 {
             shortfall = self.lend_to(&ask, &mut reply);
@@ -88,7 +95,10 @@ impl Engine {
             Some(_) if patience == Patience::Waits => {}
             _ => self.leave_compactions(session, Some(request.request_id)),
         }
-        Ok(self.conclude(session, request.request_id, reply, shortfall, patience))
+        let outcome = self.conclude(session, request_id, reply, shortfall, patience);
+        self.keep_ledger(session);
+        self.custody.owners.journal.close();
+        Ok(outcome)
     }
 
     /// Takes blocks back. What is not the caller's is refused block by block, and nothing
@@ -123,25 +133,23 @@ impl Engine {
                 });
             }
         }
+        let claims = claims_of(request);
+        self.open_free(session, request.request_id, &claims);
         let mut reply = FreeReply::default();
-        for run in &request.runs {
-            for block in 0..u64::from(run.nr_blocks) {
-                // An absurd order or a run past the last page names no page.
-                let offset = block.checked_shl(run.order).filter(|_| run.order < 32);
-                let pfn = offset.and_then(|offset| u64::from(run.first_pfn).checked_add(offset));
-                let pfn = num::saturate(pfn.unwrap_or(u64::MAX));
-                let claim = (pfn, run.order, run.generation);
-                match self
-                    .custody
-                    .take_named_home(session, claim.0, claim.1, claim.2)
-                {
-                    Ok(_) => reply.nr_blocks += 1,
-                    Err(misuse) => {
-                        client.note_misuse(misuse);
-                        reply.nr_refused += 1;
-                        if reply.refused.len() < MAX_REFUSED_NAMED {
-                            reply.refused.push(Refused { pfn, misuse });
-                        }
+        let Some(client) = self.clients.get_mut(session) else {
+            return Err(CallError::NoSession);
+        };
+        for (pfn, order, generation) in claims {
+            match self
+                .custody
+                .take_named_home(session, pfn, order, generation)
+            {
+                Ok(_) => reply.nr_blocks += 1,
+                Err(misuse) => {
+                    client.note_misuse(misuse);
+                    reply.nr_refused += 1;
+                    if reply.refused.len() < MAX_REFUSED_NAMED {
+                        reply.refused.push(Refused { pfn, misuse });
                     }
                 }
             }
@@ -153,7 +161,42 @@ impl Engine {
                 .ledger
                 .remember(request.request_id, Answer::Free(reply.clone()));
         }
+        self.keep_ledger(session);
+        self.custody.owners.journal.close();
         Ok(reply)
+    }
+
+    /// Notes which blocks a call is about to take back: those that are the caller's.
+    fn open_free(&mut self, session: ClientId, request_id: u64, claims: &[(u32, u32, u32)]) {
+        let owners = &self.custody.owners;
+        let is_right = |&&(pfn, order, generation): &&(u32, u32, u32)| {
+            owners.check(session, pfn, order, generation).is_ok()
+        };
+        let right: Vec<(Pfn, u32)> = claims
+            .iter()
+            .filter(is_right)
+            .map(|&(pfn, _, generation)| (Pfn::new(pfn), generation))
+            .collect();
+        let nr_refused = num::saturate(num::count(claims.len() - right.len()));
+        let errand = Errand::Free {
+            request_id,
+            nr_refused,
+        };
+        self.custody.open_journal(session, errand);
+        for run in right.chunk_by(|a, b| a.1 == b.1) {
+            let heads: Vec<Pfn> = run.iter().map(|&(pfn, _)| pfn).collect();
+            self.custody.owners.journal.note(&heads, run[0].1);
+        }
+    }
+
+    /// Keeps what a session has not acknowledged, for a daemon that comes after.
+    pub(crate) fn keep_ledger(&self, session: ClientId) {
+        // A connection without a segment ends with this daemon.
+        if let Some(client) = self.clients.get(session).filter(|c| c.link.is_some()) {
+            let words = self.state.ledger(session);
+            ledger_words::keep(&words, &client.ledger, session.incarnation);
+            hugepool_shm::step::reached("ledger.kept");
+        }
     }
 
     /// The caller gave a call up before it was answered, or its reply could not be handed over:
@@ -164,6 +207,7 @@ impl Engine {
             // A full ledger is a caller's nonsense; its pages stay its own.
             let _ = settle_ids(client, &mut self.custody, 0, &[request_id]);
         }
+        self.keep_ledger(session);
     }
 
     fn check_order(&self, request: &AllocBulk) -> Result<Order, CallError> {
@@ -256,6 +300,21 @@ struct Ask<'a> {
     order: Order,
     request: &'a AllocBulk,
     now: Now,
+}
+
+/// The blocks of the runs, one by one: pfn, order, generation. An absurd order or a run past the
+/// last page names no page.
+fn claims_of(request: &FreeBulk) -> Vec<(u32, u32, u32)> {
+    let mut claims = Vec::new();
+    for run in &request.runs {
+        for block in 0..u64::from(run.nr_blocks) {
+            let offset = block.checked_shl(run.order).filter(|_| run.order < 32);
+            let pfn = offset.and_then(|offset| u64::from(run.first_pfn).checked_add(offset));
+            let pfn = num::saturate(pfn.unwrap_or(u64::MAX));
+            claims.push((pfn, run.order, run.generation));
+        }
+    }
+    claims
 }
 
 fn in_service(client: Option<&mut Client>) -> Result<&mut Client, CallError> {

@@ -29,6 +29,8 @@ pub struct AttachSpec {
     pub name: String,
     /// Its index among the clients of its process, 0..8: it goes into page words.
     pub client_index: u32,
+    /// What its calls are known by; kept for a daemon that comes after, else not looked at.
+    pub secret: [u8; 16],
     /// The zones it may use, in the order of its zonelist.
     pub zones: Vec<ZoneId>,
 }
@@ -60,6 +62,14 @@ pub enum AttachError {
     ClientIndex {
         /// As asked.
         client_index: u32,
+    },
+    /// A bad value.
+    #[error("the segment has {nr_lanes} lanes, at most {max_lanes} are given")]
+    TooManyLanes {
+        /// In the segment.
+        nr_lanes: u32,
+        /// The most.
+        max_lanes: u32,
     },
     /// A bad value: the segment was made for other zones.
     #[error(
@@ -104,6 +114,8 @@ pub(crate) struct Link {
     /// Goes into the page words lent to it.
     pub client_index: u32,
     pub uses_membarrier: bool,
+    /// As it came with the attachment.
+    pub secret: [u8; 16],
     /// What bounds its lanes' classes, as computed at `bounds_version`.
     pub bounds: AllBounds,
     pub bounds_version: u64,
@@ -111,6 +123,8 @@ pub(crate) struct Link {
     pub map_cursor: usize,
     /// The client was told that the daemon is awake, and must be told when it is not.
     pub is_told_awake: bool,
+    /// Words may be met that a daemon before has settled: until all have been looked at once.
+    pub is_replay: bool,
     /// Visits in a row that moved nothing: after some, what looks like work there (a want
     /// that nothing can fill, a mark without a bit) does not keep the daemon from sleeping.
     pub nr_fruitless: u32,
@@ -138,6 +152,8 @@ pub(crate) struct Client {
     pub pcp: FixedPcp,
     /// `None` for a connection.
     pub link: Option<Link>,
+    /// Its zones, in the order of its zonelist.
+    pub zones: Vec<ZoneId>,
     /// Zone indexes, best first, for requests that any zone may serve.
     movable_zones: Vec<usize>,
     /// Those of them that serve other requests too.
@@ -177,6 +193,7 @@ impl Client {
             nr_evicted_pages: 0,
             pcp: FixedPcp::default(),
             link: None,
+            zones: spec.zones,
             movable_zones,
             normal_zones,
         }
@@ -260,10 +277,21 @@ impl Clients {
         })
     }
 
+    /// The last incarnation of each slot.
+    pub fn incarnations(&self) -> &[u16] {
+        &self.incarnations
+    }
+
+    /// The same, as a daemon before left them; nobody is in a slot yet.
+    pub fn set_incarnations(&mut self, incarnations: Vec<u16>) {
+        self.slots = incarnations.iter().map(|_| None).collect();
+        self.incarnations = incarnations;
+    }
+
     /// Takes a client in under the name it was given.
     pub fn insert(&mut self, client: Client) {
         let at = usize::from(client.id.slot);
-        if at == self.slots.len() {
+        while at >= self.slots.len() {
             self.slots.push(None);
             self.incarnations.push(0);
         }

@@ -387,4 +387,10 @@ pub enum SectionRefusal {
     /// The operation was cancelled before this section was done.
     #[error("cancelled")]
     Cancelled,
+    /// The daemon was restarted before this section was done; it is as it was before.
+    #[error("the daemon was restarted before section {section} was done: ask again")]
+    Interrupted {
+        /// The section.
+        section: SectionId,
+    },
 }

@@ -51,6 +51,8 @@ pub struct Defaults {
     pub proactiveness: u32,
     /// The most pages that the background moves in a second.
     pub background_pages_per_second: u64,
+    /// Lanes of a client.
+    pub max_lanes: u32,
     /// Batches remembered for a session until it acknowledges them.
     pub max_unacknowledged: usize,
 }
@@ -65,6 +67,7 @@ impl Default for Defaults {
             contiguity: ContiguityMode::default(),
             proactiveness: 20,
             background_pages_per_second: 25_600,
+            max_lanes: 64,
             max_unacknowledged: 64,
         }
     }

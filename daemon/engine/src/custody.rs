@@ -9,13 +9,17 @@ use hugepool_mm::{
 };
 use hugepool_shm::control::ControlSegment;
 use hugepool_shm::raw::{NR_ZONES, RawPage};
+use hugepool_shm::words::Words;
 
 use crate::call::Shortfall;
+use crate::cell::Cell;
 use crate::id::ClientId;
 use crate::intent::Intents;
+use crate::journal::Errand;
 use crate::misuse::Misuse;
 use crate::num;
 use crate::owners::{Owners, Taken};
+use crate::state::StateWords;
 use crate::zones::Zones;
 
 /// Blocks put aside while looking for some in sections that the borrower has mapped.
@@ -28,6 +32,8 @@ pub(crate) struct Custody {
     pub owners: Owners,
     /// Moves and evictions under way.
     pub intents: Intents,
+    /// By section, for a daemon that comes after: see [`section_words`](crate::section_words).
+    pub sections: Words,
     /// Blocks that came home since the start: moves when a waiting caller may try again.
     pub nr_home: u64,
     /// Their pages.
@@ -68,11 +74,12 @@ struct Why {
 }
 
 impl Custody {
-    pub fn new(zones: Zones, owners: Owners) -> Custody {
+    pub fn new(zones: Zones, owners: Owners, state: &StateWords) -> Custody {
         Custody {
             zones,
             owners,
-            intents: Intents::new(),
+            intents: Intents::new(state.intents.clone()),
+            sections: state.sections.clone(),
             nr_home: 0,
             nr_pages_home: 0,
             wanted_orders: [None; NR_ZONES],
@@ -118,6 +125,7 @@ impl Custody {
             }
         }
         let nr_blocks = heads.len();
+        self.touch(&heads, order);
         self.owners
             .lend(who.client, order, migratetype, &heads, now_ms, tell);
         self.heads = heads;
@@ -309,6 +317,35 @@ impl Custody {
         self.take_named_home(client, claim.pfn(), claim.order(), claim.generation())
     }
 
+    /// Whether a claim is of a block that is home since, and was not lent again: a daemon before
+    /// may have taken it, and died before it could say so.
+    pub fn is_settled(&self, claim: RawPage) -> bool {
+        let next = hugepool_shm::raw::next_generation(claim.generation());
+        let last = self.zones.nr_pages();
+        u64::from(claim.pfn()) < last
+            && self.owners.cell(Pfn::new(claim.pfn())) == Cell::Home { generation: next }
+    }
+
+    /// Whether the block is on the daemon's own account: a place that another is moved to.
+    pub fn is_daemons(&self, pfn: Pfn) -> bool {
+        matches!(self.owners.cell(pfn), Cell::Lent(lent) if lent.client == ClientId::DAEMON)
+    }
+
+    /// Takes a block home that is the daemon's own.
+    pub fn drop_daemons(&mut self, pfn: Pfn) {
+        if let Ok(taken) = self.owners.take_head(ClientId::DAEMON, pfn.get()) {
+            self.put(taken);
+        }
+    }
+
+    /// Takes a block home that was lent at this generation, if it is so still; says whether.
+    pub fn undo_lend(&mut self, client: ClientId, pfn: Pfn, generation: u32) -> bool {
+        let is_so = u64::from(pfn.get()) < self.zones.nr_pages()
+            && matches!(self.owners.cell(pfn), Cell::Lent(lent)
+                if lent.client == client && lent.generation == generation);
+        is_so && self.take_head_home(client, pfn.get()).is_ok()
+    }
+
     /// As [`take_home`](Self::take_home), of a claim that came by call.
     pub fn take_named_home(
         &mut self,
@@ -362,8 +399,53 @@ impl Custody {
         nr_pages
     }
 
+    /// Begins a step that lends to, or takes from, somebody else's memory.
+    pub fn open_journal(&mut self, client: ClientId, errand: Errand) {
+        self.owners.journal.open(client, errand);
+    }
+
+    /// Takes a block that is nobody's yet into the daemon's own custody: the place that another
+    /// is moved to. Returns the generation.
+    pub fn lend_to_daemon(
+        &mut self,
+        pfn: Pfn,
+        order: Order,
+        migratetype: Migratetype,
+        now_ms: u64,
+    ) -> u32 {
+        let mut generation = 0;
+        let tell = &mut |_, lent| generation = lent;
+        self.touch(&[pfn], order);
+        self.owners
+            .lend(ClientId::DAEMON, order, migratetype, &[pfn], now_ms, tell);
+        generation
+    }
+
+    /// Notes for a daemon that comes after where it has to look for these blocks.
+    fn touch(&mut self, heads: &[Pfn], order: Order) {
+        let pageblock_pages = self.zones.geometry().pageblock_pages();
+        let nr_blocks = (order.nr_pages() / pageblock_pages).max(1);
+        let mut last = None;
+        for &head in heads {
+            let first = self.owners.place(head);
+            if last == Some(first) {
+                continue;
+            }
+            last = Some(first);
+            let zone = self.zones.zone(self.zones.of_page(head));
+            for block in 0..nr_blocks {
+                let pfn = Pfn::new(head.get() + block * pageblock_pages);
+                let info = zone.pageblock(pfn);
+                let migratetype = info.map_or(Migratetype::Movable, |info| info.migratetype);
+                self.owners.touch(self.owners.place(pfn), migratetype);
+            }
+        }
+    }
+
     /// The section is gone for good: nothing remembers its pages.
     pub fn forget_section(&mut self, section: SectionId) {
+        self.owners.raise_floor(section);
+        self.note_section(section);
         self.owners.forget_section(section);
     }
 

@@ -98,6 +98,9 @@ impl Engine {
         }
         self.tick_compaction(now);
         self.compact_noted(now);
+        if !self.undecided.is_empty() {
+            self.decide_undecided(now);
+        }
         self.retire_detached(now);
         let waits = |operation: &Operation| {
             operation.recalled.is_some() || !operation.at(Step::Leaving).is_empty()

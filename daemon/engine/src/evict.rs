@@ -72,6 +72,7 @@ impl Engine {
             return false;
         };
         let is_taken = link.segment.handles().evict(pfn.get(), named) == Ok(true);
+        hugepool_shm::step::reached("evict.word");
         if is_taken {
             let order = u32::from(lent.order.get());
             let home = self

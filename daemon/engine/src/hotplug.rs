@@ -105,6 +105,7 @@ impl Engine {
     fn begin_add(&mut self, id: OperationId, section: SectionId) -> Result<Step, SectionRefusal> {
         let zone = self.custody.zones.zone_of(section)?;
         self.custody.zones.zone_mut(zone).begin_add(section)?;
+        self.custody.note_section(section);
         let zone = ZoneIndex(zone).id();
         self.effects.push(Effect::Populate {
             operation: id,
@@ -140,6 +141,7 @@ impl Engine {
         section: SectionId,
     ) -> Result<Step, SectionRefusal> {
         self.custody.zones.isolate(section)?;
+        self.custody.note_section(section);
         self.bounds_changed();
         Ok(Step::Leaving)
     }
@@ -170,6 +172,8 @@ impl Engine {
                 row.incarnation = row.incarnation.checked_add(1).unwrap_or(1);
                 let added = self.custody.zones.zone_mut(zone).finish_add(section);
                 added.expect("a section that is being added is in state `Adding`");
+                self.custody.note_section(section);
+                self.slow_changed();
                 self.announce(section);
                 let result = if operation.keep_offline {
                     Ok(())
@@ -181,6 +185,7 @@ impl Engine {
             Err(why) => {
                 let aborted = self.custody.zones.zone_mut(zone).abort_add(section);
                 aborted.expect("a section that is being added is in state `Adding`");
+                self.custody.note_section(section);
                 let refusal = if operation.is_cancelled {
                     SectionRefusal::Cancelled
                 } else {
@@ -207,6 +212,8 @@ impl Engine {
                     if let Some(row) = self.custody.zones.section_mut(section) {
                         row.backing = None;
                     }
+                    self.custody.note_section(section);
+                    self.slow_changed();
                     Ok(())
                 }
                 // What is left of its memory is unknown: it stays `Removing`, to be tried again.
@@ -223,6 +230,7 @@ impl Engine {
                 .expect("a task has a section");
             let aborted = self.custody.zones.zone_mut(zone).abort_add(section);
             aborted.expect("a section that is being added is in state `Adding`");
+            self.custody.note_section(section);
             self.end_task(&mut operation, at, Err(SectionRefusal::Cancelled), now);
             self.put_operation(operation, now);
         }
@@ -269,6 +277,7 @@ impl Engine {
             let result = self.custody.zones.finish_offline(section);
             if result.is_ok() {
                 self.custody.owners.set_managed(section, false);
+                self.custody.note_section(section);
                 self.bounds_changed();
             }
             self.end_task(operation, at, result.map_err(SectionRefusal::from), now);
@@ -288,6 +297,7 @@ impl Engine {
         };
         let undone = self.custody.zones.undo_isolate(section);
         undone.expect("a leaving section is in state `GoingOffline`");
+        self.custody.note_section(section);
         self.bounds_changed();
         self.end_task(operation, at, Err(refusal), now);
     }
@@ -302,6 +312,7 @@ impl Engine {
         let section = operation.tasks[at].section();
         let onlined = self.custody.zones.online(section, operation.online_order)?;
         self.custody.owners.set_managed(section, true);
+        self.custody.note_section(section);
         self.custody.nr_home += 1;
         self.bounds_changed();
         operation.tasks[at].outcome.onlined = Some(Onlined {
@@ -336,6 +347,7 @@ impl Engine {
     fn announce(&mut self, section: SectionId) {
         let incarnation = self.custody.zones.announced(section);
         let epoch = self.custody.zones.raise_epoch();
+        self.state.keep_section_epoch(epoch);
         for link in self
             .clients
             .iter()
@@ -475,7 +487,7 @@ impl Engine {
     }
 }
 
-fn new_outcome(section: SectionId, state: SectionState) -> SectionOutcome {
+pub(crate) fn new_outcome(section: SectionId, state: SectionState) -> SectionOutcome {
     SectionOutcome {
         section,
         state,

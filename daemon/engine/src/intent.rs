@@ -19,7 +19,10 @@
 //! | 3 | 32 generation at the old place, 32 at the new one, as the client's |
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, Release},
+};
 
 use hugepool_mm::{Migratetype, Order, Pfn};
 use hugepool_shm::words::Words;
@@ -32,6 +35,8 @@ use crate::owners::Taken;
 /// Moves and evictions under way at a time.
 pub(crate) const MAX_INTENTS: u32 = 2048;
 const WORDS_EACH: usize = 4;
+/// Words of all records.
+pub(crate) const INTENT_WORDS: usize = MAX_INTENTS as usize * WORDS_EACH;
 
 /// What is to become of the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,14 +80,21 @@ pub(crate) struct Intents {
 }
 
 impl Intents {
-    pub fn new() -> Intents {
-        let len = num::index(MAX_INTENTS) * WORDS_EACH;
-        Intents {
-            words: Words::heap(len).expect("64 KiB of the heap are a length that can be had"),
-            free: (0..MAX_INTENTS).rev().collect(),
+    /// The records in these words, [`INTENT_WORDS`] of them; those of a daemon before are there.
+    pub fn new(words: Words) -> Intents {
+        let mut intents = Intents {
+            words,
+            free: Vec::new(),
             by_old: BTreeMap::new(),
             by_new: BTreeMap::new(),
+        };
+        for id in (0..MAX_INTENTS).rev().map(IntentId) {
+            match intents.get(id) {
+                Some(intent) => intents.index(id, &intent),
+                None => intents.free.push(id.0),
+            }
         }
+        intents
     }
 
     /// Notes an intent; `None`: as many are under way as can be, or this block is already.
@@ -92,11 +104,16 @@ impl Intents {
         }
         let id = IntentId(self.free.pop()?);
         self.store(id, intent);
+        self.index(id, &intent);
+        hugepool_shm::step::reached("intent.noted");
+        Some(id)
+    }
+
+    fn index(&mut self, id: IntentId, intent: &Intent) {
         self.by_old.insert(intent.old, id);
         if intent.kind == Kind::Move {
             self.by_new.insert(intent.new, id);
         }
-        Some(id)
     }
 
     /// Clears a record: it is done with.
@@ -129,7 +146,13 @@ impl Intents {
 
     /// All of them, by number.
     pub fn iter(&self) -> impl Iterator<Item = Intent> + '_ {
-        (0..MAX_INTENTS).filter_map(|id| self.get(IntentId(id)))
+        self.numbered().map(|(_, intent)| intent)
+    }
+
+    /// The same, with the number of each.
+    pub fn numbered(&self) -> impl Iterator<Item = (IntentId, Intent)> + '_ {
+        let ids = (0..MAX_INTENTS).map(IntentId);
+        ids.filter_map(|id| Some((id, self.get(id)?)))
     }
 
     /// The client gives a block back at its new place, before the runner has said that it is
@@ -164,7 +187,8 @@ impl Intents {
         })
     }
 
-    fn get(&self, id: IntentId) -> Option<Intent> {
+    /// A record, if it is there.
+    pub fn get(&self, id: IntentId) -> Option<Intent> {
         let [first, pages, client, generations] = self.cells(id) else {
             return None;
         };
@@ -217,7 +241,7 @@ impl Intents {
         client.store(whole(id, 0), Relaxed);
         generations.store(whole(lent.generation, intent.new_generation), Relaxed);
         // Last: it makes the record.
-        first.store(whole(low, intent.handle), Relaxed);
+        first.store(whole(low, intent.handle), Release);
     }
 
     fn cells(&self, id: IntentId) -> &[AtomicU64] {
@@ -264,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_record_says_all_again() {
-        let mut intents = Intents::new();
+        let mut intents = Intents::new(Words::heap(INTENT_WORDS).unwrap());
         let first = intents.put(intent(u32::MAX, 512)).unwrap();
         let evict = Intent {
             kind: Kind::Evict,
@@ -281,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_page_is_under_way_once() {
-        let mut intents = Intents::new();
+        let mut intents = Intents::new(Words::heap(INTENT_WORDS).unwrap());
         let id = intents.put(intent(1, 2)).unwrap();
         assert!(intents.put(intent(1, 3)).is_none() && intents.put(intent(4, 2)).is_none());
         // The old place was freed meanwhile, and is where another one goes.
@@ -302,7 +326,7 @@ mod tests {
 
     #[test]
     fn only_the_blocks_own_client_gives_it_back_early_and_only_at_its_new_place() {
-        let mut intents = Intents::new();
+        let mut intents = Intents::new(Words::heap(INTENT_WORDS).unwrap());
         let id = intents.put(intent(1, 2)).unwrap();
         let client = intent(1, 2).lent.client;
         let other = ClientId { slot: 1, ..client };

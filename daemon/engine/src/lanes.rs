@@ -69,6 +69,20 @@ impl Lane {
         }
     }
 
+    /// A lane of a daemon before, whose cursors are as that one left them.
+    pub fn resumed(daemon: LaneDaemon, to_be_shut: bool, now: Now) -> Lane {
+        let gate = if daemon.is_closed() {
+            Gate::Closing { since: now }
+        } else {
+            Gate::Open
+        };
+        Lane {
+            gate,
+            is_to_be_shut: to_be_shut,
+            ..Lane::new(daemon)
+        }
+    }
+
     /// Hands each returned word to `take`; returns how many there were.
     pub fn settle(&mut self, take: &mut dyn FnMut(RawPage)) -> Result<usize, Poisoned> {
         match self.gate {
@@ -200,15 +214,15 @@ impl Lane {
         true
     }
 
-    /// Takes what can be taken from a closed lane into `claims`, and opens it when it is
-    /// empty. Does nothing to a lane that is open, shut or poisoned.
-    pub fn take(&mut self, now: Now, claims: &mut Vec<RawPage>) -> Result<(), Poisoned> {
+    /// Takes what can be taken from a closed lane, has `settle` settle it, and opens the lane when
+    /// it is empty. Does nothing to a lane that is open, shut or poisoned.
+    pub fn take(&mut self, now: Now, settle: &mut dyn FnMut(&[RawPage])) -> Result<(), Poisoned> {
         let is_stuck = match self.gate {
             Gate::Open | Gate::Shut | Gate::Poisoned => return Ok(()),
             Gate::Closing { since } => now.saturating_sub(since) >= PATIENCE,
             Gate::Stuck { .. } => true,
         };
-        match self.daemon.try_take(is_stuck, claims)? {
+        match self.daemon.take_by(is_stuck, settle)? {
             TakeState::Busy { .. } => {}
             TakeState::Held { nr_left, .. } => self.gate = Gate::Stuck { nr_left },
             TakeState::Emptied if self.is_to_be_shut => self.gate = Gate::Shut,

@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::call::{AllocReply, CallError, FreeReply, LentRun};
 
 /// The most runs that all answers of a session may have together; more are not remembered.
-const MAX_RUNS: usize = 1 << 18;
+pub(crate) const MAX_RUNS: usize = 1 << 17;
 /// The most ids that may be abandoned and not yet acknowledged.
-const MAX_ABANDONED: usize = 1024;
+pub(crate) const MAX_ABANDONED: usize = 1024;
 
 /// What was answered, or has been found so far for a caller that waits.
 #[derive(Clone, Debug)]
@@ -37,9 +37,9 @@ pub(crate) enum Known<'a> {
 /// The answers of one session.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ledger {
-    acknowledged: u64,
-    answers: BTreeMap<u64, Answer>,
-    abandoned: BTreeSet<u64>,
+    pub(crate) acknowledged: u64,
+    pub(crate) answers: BTreeMap<u64, Answer>,
+    pub(crate) abandoned: BTreeSet<u64>,
     nr_runs: usize,
 }
 

@@ -37,8 +37,10 @@ mod hotplug;
 mod id;
 mod info;
 mod intent;
+mod journal;
 mod lanes;
 mod ledger;
+mod ledger_words;
 mod migrate;
 mod misuse;
 mod moves;
@@ -48,17 +50,22 @@ mod outside;
 mod owners;
 mod recall;
 mod reclaim;
+mod recover;
+mod recover_lanes;
+mod recover_moves;
 mod report;
 mod request;
+mod saved;
+mod section_words;
 mod shift;
 mod snapshot;
+mod state;
 mod tally;
 mod verify;
 mod worker;
 mod zones;
 
 use hugepool_shm::control::ControlGeometry;
-use hugepool_shm::words::Words;
 
 pub use balance::ZonePressure;
 pub use call::{
@@ -75,12 +82,15 @@ pub use info::{ContiguityReport, PageTypeReport, PageTypeRow, Pageset, ZoneBuddy
 pub use misuse::Misuse;
 pub use moves::{BlockCopy, MoveBatch, MoveOutcome, MovedBatch};
 pub use outside::{Effect, NoOutside, Outside};
+pub use recover::{RecoverError, Recovered, Survivor};
 pub use report::{
     Backing, BackingUse, ClientReport, ClientState, Compacted, CompactedEnd, Event, EventBatch,
     HeldRun, Holder, LaneReport, LaneState, Onlined, OperationKind, OperationReport,
     OperationState, PageCounts, PageList, Recalled, SectionOutcome, SectionReport, StatusReport,
     Watermarks, ZoneReport,
 };
+pub use saved::{NotSaved, Saved, SavedClient};
+pub use state::{NR_STATE_AREAS, StateShape, StateWords};
 pub use verify::VerifyReport;
 pub use zones::ConfigError;
 
@@ -98,6 +108,7 @@ pub struct Changes {
 /// Zones, owners, clients and what is being done with them.
 #[derive(Debug)]
 pub struct Engine {
+    state: state::StateWords,
     custody: custody::Custody,
     clients: client::Clients,
     operations: operation::Operations,
@@ -113,6 +124,10 @@ pub struct Engine {
     due: compaction_due::Due,
     batches: migrate::Batches,
     hand: evict::Hand,
+    /// Moves of a daemon before that cannot be told from their handles yet.
+    undecided: Vec<intent::IntentId>,
+    /// Rises when something has changed that [`Engine::save`] saves.
+    slow_version: u64,
     last_tick: Now,
     nr_misuses: u64,
     nr_reclaimed_pages: u64,
@@ -120,24 +135,35 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine with these zones, all their sections absent.
+    /// An engine with these zones, all their sections absent, whose words go with it.
     ///
     /// # Errors
     /// [`ConfigError`] names what cannot be.
     pub fn new(config: EngineConfig) -> Result<Engine, ConfigError> {
+        let shape = StateShape::of(&config);
+        let state = StateWords::private(&shape).map_err(|error| ConfigError::OwnerTable {
+            nr_pages: shape.nr_pages,
+            why: error.to_string(),
+        })?;
+        Engine::with_state(config, state)
+    }
+
+    /// The same over words that outlive it. They are all zero, or
+    /// [`recover`](Engine::recover) is for them.
+    ///
+    /// # Errors
+    /// As [`Engine::new`].
+    pub fn with_state(config: EngineConfig, state: StateWords) -> Result<Engine, ConfigError> {
         let mut zones = zones::Zones::new(config.geometry, config.zones)?;
         for at in 0..zones.len() {
             zones
                 .zone_mut(at)
                 .set_contiguity_mode(config.defaults.contiguity);
         }
-        let nr_pages = zones.nr_pages();
-        let refused = |why: String| ConfigError::OwnerTable { nr_pages, why };
-        let len = usize::try_from(nr_pages).map_err(|error| refused(error.to_string()))?;
-        let words = Words::anonymous(len).map_err(|error| refused(error.to_string()))?;
-        let owners = owners::Owners::new(config.geometry, words, zones.zone_of_sections());
+        let owners = owners::Owners::new(config.geometry, &state, zones.zone_of_sections());
         Ok(Engine {
-            custody: custody::Custody::new(zones, owners),
+            custody: custody::Custody::new(zones, owners, &state),
+            state,
             clients: client::Clients::new(config.defaults.max_clients),
             operations: operation::Operations::default(),
             events: events::Events::default(),
@@ -150,6 +176,8 @@ impl Engine {
             due: compaction_due::Due::default(),
             batches: migrate::Batches::default(),
             hand: evict::Hand::default(),
+            undecided: Vec::new(),
+            slow_version: 1,
             last_tick: Now::ZERO,
             nr_misuses: 0,
             nr_reclaimed_pages: 0,
@@ -160,6 +188,16 @@ impl Engine {
     /// What the runner is to do outside, in order; each is handed out once.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         core::mem::take(&mut self.effects)
+    }
+
+    /// Something has changed that a daemon that comes after must know before anything else.
+    pub(crate) fn slow_changed(&mut self) {
+        self.slow_version += 1;
+    }
+
+    /// Rises when [`Engine::save`] has something new to tell.
+    pub fn slow_version(&self) -> u64 {
+        self.slow_version + self.operations.nr_changes()
     }
 
     /// Counters for those who wait.

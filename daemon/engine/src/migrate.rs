@@ -195,7 +195,8 @@ impl Engine {
     /// Gives both places to whom they belong now. The word says already where the block is.
     fn settle_move(&mut self, intent: IntentId, outcome: MoveOutcome, now: Now) -> Option<Moved> {
         let custody = &mut self.custody;
-        let intent = custody.intents.take(intent)?;
+        let id = intent;
+        let intent = custody.intents.get(id)?;
         let Intent { lent, old, new, .. } = intent;
         let order = u32::from(lent.order.get());
         let nr_pages = lent.order.nr_pages();
@@ -203,37 +204,47 @@ impl Engine {
             .clients
             .get_mut(lent.client)
             .filter(|_| outcome == MoveOutcome::Moved);
-        let misuse = match client {
-            Some(client) => {
-                let home = custody.take_named_home(client.id, old.get(), order, lent.generation);
-                if let Err(misuse) = home {
-                    // Only a client that lies about its handles has freed it from under the move:
-                    // it gets nothing for it.
-                    client.note_misuse(misuse);
-                }
-                home.err()
-            }
-            None => None,
-        };
-        match self.clients.get_mut(lent.client) {
-            Some(client) if outcome == MoveOutcome::Moved && misuse.is_none() => {
+        let checked = client.map(|client| {
+            let there = custody
+                .owners
+                .check(client.id, old.get(), order, lent.generation);
+            (client, there.err())
+        });
+        let mut is_misused = false;
+        match checked {
+            Some((client, None)) => {
+                let daemon = ClientId::DAEMON;
                 custody
                     .owners
-                    .hand_over(new, ClientId::DAEMON, client.id, millis(now));
+                    .hand_over(new, daemon, client.id, millis(now));
+                hugepool_shm::step::reached("move.handed");
                 client.nr_moved_pages += u64::from(nr_pages);
                 if intent.is_returned {
                     let generation = intent.new_generation;
                     let home = custody.take_named_home(client.id, new.get(), order, generation);
                     debug_assert!(home.is_ok(), "{intent:?}: {home:?}");
                 }
+                // After the new place: while that is the daemon's, an old one that is home was
+                // given back there.
+                let home = custody.take_named_home(client.id, old.get(), order, lent.generation);
+                debug_assert!(home.is_ok(), "{intent:?}: {home:?}");
             }
-            _ => {
+            checked => {
+                if let Some((client, Some(misuse))) = checked {
+                    // Only a client that lies about its handles has freed it from under the move:
+                    // it gets nothing for it.
+                    client.note_misuse(misuse);
+                    is_misused = true;
+                }
                 let generation = daemon_generation(&intent);
                 let home = custody.take_named_home(ClientId::DAEMON, new.get(), order, generation);
                 debug_assert!(home.is_ok(), "{intent:?}: {home:?}");
             }
         }
-        self.nr_misuses += u64::from(misuse.is_some());
+        // Last: whoever finds it goes by what the handle says.
+        hugepool_shm::step::reached("move.cells");
+        custody.intents.take(id);
+        self.nr_misuses += u64::from(is_misused);
         self.nr_move_faults += u64::from(outcome == MoveOutcome::Fault);
         Some(Moved {
             from: old,
@@ -246,17 +257,7 @@ impl Engine {
 /// Notes the intent and takes the new place into the daemon's custody.
 fn prepare(custody: &mut Custody, source: &Source, to: Pfn, client_index: u32, now: Now) -> Move {
     let Source { pfn, lent, named } = *source;
-    let mut generation = 0;
-    let tell = &mut |_, lent| generation = lent;
-    let daemon = ClientId::DAEMON;
-    custody.owners.lend(
-        daemon,
-        lent.order,
-        lent.migratetype,
-        &[to],
-        millis(now),
-        tell,
-    );
+    let generation = custody.lend_to_daemon(to, lent.order, lent.migratetype, millis(now));
     let new_generation = hugepool_shm::raw::next_generation(generation);
     let zone = |pfn| ZoneIndex(custody.zones.of_page(pfn)).id();
     let (from_zone, to_zone) = (zone(pfn), zone(to));

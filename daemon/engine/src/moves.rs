@@ -9,6 +9,7 @@ use hugepool_mm::{Pfn, ZoneId};
 use hugepool_shm::control::ControlSegment;
 use hugepool_shm::handle::CloseError;
 use hugepool_shm::handles::{Named, PageRecord};
+use hugepool_shm::step;
 
 use crate::intent::IntentId;
 
@@ -121,14 +122,18 @@ impl MoveBatch {
             Err(CloseError::Pinned) => return MoveOutcome::Pinned,
             Err(CloseError::OtherPage) => return MoveOutcome::Gone,
         };
+        step::reached("move.closed");
         if !copy(&one.copy) {
             begun.give_up();
             return MoveOutcome::Fault;
         }
-        if begun.finish(one.copy.to.get(), one.record) {
+        step::reached("move.copied");
+        let outcome = if begun.finish(one.copy.to.get(), one.record) {
             MoveOutcome::Moved
         } else {
             MoveOutcome::TakenBack
-        }
+        };
+        step::reached("move.opened");
+        outcome
     }
 }

@@ -248,6 +248,21 @@ pub(crate) struct Operations {
 }
 
 impl Operations {
+    /// Rises with each one that begins or ends.
+    pub fn nr_changes(&self) -> u64 {
+        self.last + self.nr_steps
+    }
+
+    /// The number of the last one.
+    pub fn last_id(&self) -> u64 {
+        self.last
+    }
+
+    /// Goes on from the number that a daemon before gave last.
+    pub fn go_on_from(&mut self, last: u64) {
+        self.last = last;
+    }
+
     /// The number of the next operation.
     pub fn next_id(&mut self) -> OperationId {
         self.last += 1;

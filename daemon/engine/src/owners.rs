@@ -9,7 +9,10 @@
 //! One writer: the accesses are relaxed, the cells are atomics only because the words
 //! may lie in a mapping.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, Release},
+};
 
 use hugepool_mm::{Geometry, Migratetype, Order, Pfn, SectionId};
 use hugepool_shm::raw::{is_before, next_generation};
@@ -17,8 +20,10 @@ use hugepool_shm::words::Words;
 
 use crate::cell::{Cell, Lent};
 use crate::id::ClientId;
+use crate::journal::Journal;
 use crate::misuse::Misuse;
 use crate::num;
+use crate::state::StateWords;
 use crate::tally::{Place, Tally};
 
 /// Half the circle of generations: further apart, two have no order.
@@ -37,6 +42,11 @@ pub(crate) struct Taken {
 pub(crate) struct Owners {
     geometry: Geometry,
     words: Words,
+    /// By pageblock: whether anything was ever lent out of it since its section came, and the
+    /// migratetype it had at the last lend. Cells of others are zero, and never looked at.
+    blocks: Words,
+    /// What is being lent now.
+    pub journal: Journal,
     /// By section: the generation of cells never written.
     floors: Vec<u32>,
     /// By section: whether pages may be lent out of it.
@@ -45,15 +55,17 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
-    /// A table over `words`, all zero; `zone_of` gives the zone index of each section.
-    pub fn new(geometry: Geometry, words: Words, zone_of: Vec<u8>) -> Owners {
+    /// A table over the cells of `state`; `zone_of` gives the zone index of each section.
+    pub fn new(geometry: Geometry, state: &StateWords, zone_of: Vec<u8>) -> Owners {
         let nr_sections = zone_of.len();
         let nr_blocks = num::index(geometry.section_pageblocks());
         let mut tally = Tally::new(zone_of, nr_blocks);
         tally.open(ClientId::DAEMON);
         Owners {
             geometry,
-            words,
+            words: state.cells.clone(),
+            blocks: state.pageblocks.clone(),
+            journal: Journal::new(state.journal.clone()),
             floors: vec![0; nr_sections],
             managed: vec![false; nr_sections],
             tally,
@@ -128,6 +140,7 @@ impl Owners {
             generation,
         }
         .encode();
+        self.journal.note(heads, generation);
         let geometry = self.geometry;
         for run in heads.chunk_by(|&a, &b| place_of(geometry, a) == place_of(geometry, b)) {
             for &head in run {
@@ -135,7 +148,9 @@ impl Owners {
                     matches!(self.cell(head), Cell::Home { .. }),
                     "{head} is lent"
                 );
+                debug_assert!(self.block_type(place_of(geometry, head)).is_some());
                 self.store(head, word);
+                hugepool_shm::step::reached("lend.cell");
                 tell(head, generation);
             }
             let pages = order.nr_pages() * num::saturate(num::count(run.len()));
@@ -307,31 +322,101 @@ impl Owners {
         }
     }
 
-    /// The section has gone: its cells are zero again, and its floor is above every
-    /// generation used there.
-    pub fn forget_section(&mut self, section: SectionId) {
+    /// The section is about to go: its floor is above every generation used there. To be kept
+    /// before the cells are forgotten. Returns it.
+    pub fn raise_floor(&mut self, section: SectionId) -> u32 {
         let at = num::index(section.get());
         let mut floor = self.floors[at];
-        let nr_blocks = self.tally.section_blocks(section.get()).len();
-        for block in 0..nr_blocks {
-            let range = self.pageblock_range(Place {
-                section: section.get(),
-                block,
-            });
-            for pfn in range.start..range.end {
-                let pfn = Pfn::new(num::saturate(pfn));
-                let generation = self.cell(pfn).generation();
+        for place in self.lent_places(section) {
+            for pfn in self.pageblock_range(place) {
+                let generation = self.cell(Pfn::new(num::saturate(pfn))).generation();
                 if is_before(floor, generation) {
                     floor = generation;
-                }
-                if self.word(pfn).load(Relaxed) != 0 {
-                    self.store(pfn, 0);
                 }
             }
         }
         self.floors[at] = next_generation(floor);
-        self.managed[at] = false;
+        self.floors[at]
+    }
+
+    /// The section has gone: its cells are zero again.
+    pub fn forget_section(&mut self, section: SectionId) {
+        for place in self.lent_places(section) {
+            for pfn in self.pageblock_range(place) {
+                let pfn = Pfn::new(num::saturate(pfn));
+                if self.word(pfn).load(Relaxed) != 0 {
+                    self.store(pfn, 0);
+                }
+            }
+            // Last: until then the cells are looked at.
+            self.block_word(place).store(0, Release);
+        }
+        self.managed[num::index(section.get())] = false;
         self.tally.forget_section(section.get());
+    }
+
+    /// The generation of cells never written, by section.
+    pub fn floor(&self, section: SectionId) -> u32 {
+        self.floors[num::index(section.get())]
+    }
+
+    /// The same, as a daemon before has kept it.
+    pub fn set_floor(&mut self, section: SectionId, floor: u32) {
+        self.floors[num::index(section.get())] = floor & ((1 << 20) - 1);
+    }
+
+    /// Notes that something is about to be lent out of a pageblock of this type.
+    pub fn touch(&mut self, place: Place, migratetype: Migratetype) {
+        let value = 1 + num::count(migratetype.index());
+        let word = self.block_word(place);
+        if word.load(Relaxed) != value {
+            word.store(value, Release);
+        }
+    }
+
+    /// The type that a pageblock had at the last lend out of it; none if nothing ever was.
+    pub fn block_type(&self, place: Place) -> Option<Migratetype> {
+        let value = self.block_word(place).load(Relaxed);
+        let index = usize::try_from(value.checked_sub(1)?).ok()?;
+        Migratetype::from_index(index)
+    }
+
+    /// The pageblocks of a section that something was ever lent out of.
+    pub fn lent_places(&self, section: SectionId) -> Vec<Place> {
+        let section = section.get();
+        let blocks = 0..num::index(self.geometry.section_pageblocks());
+        let places = blocks.map(|block| Place { section, block });
+        places
+            .filter(|&place| self.block_word(place).load(Relaxed) != 0)
+            .collect()
+    }
+
+    /// The cells of a pageblock, as words.
+    pub fn block_cells(&self, place: Place) -> &[AtomicU64] {
+        let range = self.pageblock_range(place);
+        let start = usize::try_from(range.start).expect("a page's number is an index");
+        &self.words.cells()[start..start + num::index(self.geometry.pageblock_pages())]
+    }
+
+    /// Counts blocks that a daemon before has lent out of a pageblock.
+    pub fn count_found(&mut self, client: ClientId, place: Place, pages: u32, now_ms: u64) {
+        self.tally.add(client, place, pages, now_ms);
+    }
+
+    /// Counts pages of these as reclaimable.
+    pub fn count_found_reclaimable(&mut self, section: u32, pages: u32) {
+        self.tally.add_reclaimable(section, pages);
+    }
+
+    /// Brings a block home that a daemon before had lent to somebody who is not there; it is not
+    /// counted anywhere.
+    pub fn drop_orphan(&self, pfn: Pfn, generation: u32) {
+        self.store(pfn, Cell::home(next_generation(generation)));
+    }
+
+    fn block_word(&self, place: Place) -> &AtomicU64 {
+        let blocks = num::index(self.geometry.section_pageblocks());
+        &self.blocks.cells()[num::index(place.section) * blocks + place.block]
     }
 
     /// The pageblock of a page.
@@ -342,6 +427,7 @@ impl Owners {
 
     fn bring_home(&mut self, pfn: Pfn, lent: Lent) -> Taken {
         self.store(pfn, Cell::home(next_generation(lent.generation)));
+        hugepool_shm::step::reached("home.cell");
         let (place, pages) = (self.place(pfn), lent.order.nr_pages());
         self.tally.sub(lent.client, place, pages);
         if lent.migratetype == Migratetype::Reclaimable {
@@ -407,165 +493,4 @@ fn offset(base: u32, generation: u32) -> i32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use hugepool_shm::raw::{PageParts, RawMigratetype, RawPage};
-
-    impl Owners {
-        fn take(&mut self, client: ClientId, claim: RawPage) -> Result<Taken, Misuse> {
-            self.take_named(client, claim.pfn(), claim.order(), claim.generation())
-        }
-    }
-
-    const A: ClientId = ClientId {
-        slot: 1,
-        incarnation: 1,
-    };
-    const B: ClientId = ClientId {
-        slot: 2,
-        incarnation: 1,
-    };
-
-    fn tiny() -> Owners {
-        // Pageblock of 32 pages, section of 128; two sections, the second absent.
-        let geometry = Geometry::new(12, 5, 6, 7).unwrap();
-        let mut owners = Owners::new(geometry, Words::heap(256).unwrap(), vec![0, 0]);
-        owners.set_managed(SectionId::new(0), true);
-        owners.open(A);
-        owners.open(B);
-        owners
-    }
-
-    fn order(order: u8) -> Order {
-        Order::new(order).unwrap()
-    }
-
-    fn claim(pfn: u32, order: u32, generation: u32) -> RawPage {
-        let migratetype = RawMigratetype::Unmovable;
-        PageParts {
-            pfn,
-            order,
-            migratetype,
-            zone: 0,
-            client: 0,
-            generation,
-        }
-        .pack()
-        .unwrap()
-    }
-
-    fn lend(owners: &mut Owners, to: ClientId, o: u8, heads: &[u32]) -> Vec<u32> {
-        let heads: Vec<Pfn> = heads.iter().copied().map(Pfn::new).collect();
-        let mut generations = Vec::new();
-        let tell = &mut |_, generation| generations.push(generation);
-        owners.lend(to, order(o), Migratetype::Unmovable, &heads, 0, tell);
-        generations
-    }
-
-    #[test]
-    fn a_batch_has_one_generation_above_each_of_its_pages() {
-        let mut owners = tiny();
-        assert_eq!(lend(&mut owners, A, 0, &[5]), [1]);
-        owners.take(A, claim(5, 0, 1)).unwrap();
-        assert_eq!(lend(&mut owners, A, 0, &[4, 5, 6]), [3, 3, 3]);
-    }
-
-    #[test]
-    fn pages_half_a_circle_apart_get_generations_of_their_own() {
-        let mut owners = tiny();
-        owners.store(Pfn::new(8), Cell::home(HALF.unsigned_abs() - 1));
-        let generations = lend(&mut owners, A, 0, &[7, 8]);
-        assert_eq!(generations, [1, HALF.unsigned_abs()]);
-        assert!(is_before(0, 1) && is_before(HALF.unsigned_abs() - 1, HALF.unsigned_abs()));
-    }
-
-    #[test]
-    fn a_wrong_claim_is_refused_and_changes_nothing() {
-        let mut owners = tiny();
-        lend(&mut owners, A, 2, &[8]);
-        let pfn = Pfn::new(8);
-        for (client, claim, misuse) in [
-            (A, claim(300, 2, 1), Misuse::NoSuchPage { pfn: 300 }),
-            (A, claim(130, 2, 1), Misuse::NoSuchPage { pfn: 130 }),
-            (A, claim(9, 0, 1), Misuse::NotLent { pfn: Pfn::new(9) }),
-            (A, claim(127, 3, 1), Misuse::NotLent { pfn: Pfn::new(127) }),
-            (B, claim(8, 2, 1), Misuse::NotYours { pfn, owner: A }),
-            (
-                A,
-                claim(8, 2, 0),
-                Misuse::Stale {
-                    pfn,
-                    claimed: 0,
-                    there: 1,
-                },
-            ),
-            (
-                A,
-                claim(8, 3, 1),
-                Misuse::WrongOrder {
-                    pfn,
-                    claimed: 3,
-                    there: order(2),
-                },
-            ),
-        ] {
-            assert_eq!(owners.take(client, claim), Err(misuse));
-            assert_eq!(owners.tally().client(A).unwrap().pages, 4);
-        }
-        let again = ClientId {
-            incarnation: 2,
-            ..A
-        };
-        assert_eq!(
-            owners.take(again, claim(8, 2, 1)),
-            Err(Misuse::NotYours { pfn, owner: A })
-        );
-        assert!(owners.take(A, claim(8, 2, 1)).is_ok());
-        assert_eq!(owners.take(A, claim(8, 2, 1)), Err(Misuse::NotLent { pfn }));
-    }
-
-    #[test]
-    fn a_sweep_takes_all_that_is_one_clients_and_nothing_else() {
-        let mut owners = tiny();
-        lend(&mut owners, A, 0, &[1, 3, 31]);
-        lend(&mut owners, A, 5, &[32]);
-        lend(&mut owners, A, 6, &[64]);
-        lend(&mut owners, B, 1, &[4]);
-        let heads: Vec<u32> = owners
-            .sweep(A)
-            .iter()
-            .map(|taken| taken.pfn.get())
-            .collect();
-        assert_eq!(heads, [1, 3, 31, 32, 64]);
-        assert_eq!(owners.tally().client(A).unwrap().pages, 0);
-        assert_eq!(owners.tally().client(B).unwrap().pages, 2);
-        assert!(owners.sweep(A).is_empty());
-    }
-
-    #[test]
-    fn a_word_from_before_a_removal_is_stale_after_it() {
-        let mut owners = tiny();
-        for _ in 0..3 {
-            let [generation] = lend(&mut owners, A, 0, &[40])[..] else {
-                panic!()
-            };
-            owners.take(A, claim(40, 0, generation)).unwrap();
-        }
-        owners.set_managed(SectionId::new(0), false);
-        owners.forget_section(SectionId::new(0));
-        assert!(
-            owners
-                .words
-                .cells()
-                .iter()
-                .all(|cell| cell.load(Relaxed) == 0)
-        );
-        owners.set_managed(SectionId::new(0), true);
-        let generations = lend(&mut owners, A, 0, &[40, 41]);
-        assert!(
-            generations
-                .iter()
-                .all(|&generation| is_before(6, generation))
-        );
-    }
-}
+mod tests;

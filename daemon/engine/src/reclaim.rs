@@ -12,6 +12,7 @@ use crate::custody::Custody;
 use crate::events::About;
 use crate::id::{ClientId, Now};
 use crate::lanes::{Gate, Lane};
+use crate::ledger_words;
 use crate::num;
 use crate::outside::{Effect, Outside};
 use crate::recall::{Which, close_lanes};
@@ -49,24 +50,37 @@ impl Engine {
                 pages: zones.nr_pages(),
             });
         }
+        if shape.nr_lanes > self.defaults.max_lanes {
+            return Err(AttachError::TooManyLanes {
+                nr_lanes: shape.nr_lanes,
+                max_lanes: self.defaults.max_lanes,
+            });
+        }
+        let secret = spec.secret;
         let id = self.enter(spec, now)?;
         announce_all(&self.custody, &segment);
         let client = self.clients.get_mut(id).expect("it has just been entered");
-        let lanes = (0..shape.nr_lanes).filter_map(|at| LaneDaemon::new(segment.clone(), at));
+        let lanes = (0..shape.nr_lanes).filter_map(|at| {
+            let kept = self.state.lane(id, at)?;
+            LaneDaemon::kept_in(segment.clone(), at, kept)
+        });
         client.link = Some(Link {
             lanes: lanes.map(Lane::new).collect(),
             segment,
             client_index,
+            secret,
             uses_membarrier: false,
             bounds: crate::demand::NO_BOUNDS,
             bounds_version: 0,
             map_cursor: 0,
             is_told_awake: true,
+            is_replay: false,
             nr_fruitless: 0,
         });
         publish_allowance(client, &self.custody);
         self.bounds_version += 1;
         self.refresh_bounds(id);
+        self.slow_changed();
         let text = format!("client {id} attaches");
         self.events.note(now, "attach", About::client(id), text);
         Ok(id)
@@ -86,6 +100,7 @@ impl Engine {
         if let Some(link) = &mut client.link {
             link.uses_membarrier = uses_membarrier;
         }
+        self.slow_changed();
         Ok(())
     }
 
@@ -109,6 +124,7 @@ impl Engine {
                 pid,
                 name,
                 client_index: 0,
+                secret: [0; 16],
                 zones,
             },
             now,
@@ -161,6 +177,7 @@ impl Engine {
         self.custody.owners.close(id);
         self.clients.remove(id);
         self.bounds_version += 1;
+        self.slow_changed();
         self.effects.push(Effect::Forget { client: id });
         let text = format!("client {id} is dead, {nr_pages} pages came home");
         self.events.note(now, "bury", About::client(id), text);
@@ -192,6 +209,7 @@ impl Engine {
             self.custody.owners.close(id);
             self.clients.remove(id);
             self.bounds_version += 1;
+            self.slow_changed();
             self.effects.push(Effect::Forget { client: id });
             let text = format!("client {id} had hung up and owns nothing any more");
             self.events.note(now, "retire", About::client(id), text);
@@ -235,6 +253,8 @@ impl Engine {
         };
         client.state = state;
         client.ledger.clear();
+        ledger_words::forget(&self.state.ledger(id));
+        self.slow_version += 1;
         self.leave_compactions(id, None);
         let Some(client) = self.clients.get_mut(id) else {
             return 0;
@@ -270,13 +290,14 @@ impl Engine {
         client.ceiling_pages = self.defaults.client_ceiling_pages;
         client.pcp = self.pcp;
         self.custody.owners.open(id);
+        ledger_words::forget(&self.state.ledger(id));
         self.clients.insert(client);
         Ok(id)
     }
 }
 
 /// Tells a new client which sections are there.
-fn announce_all(custody: &Custody, segment: &ControlSegment) {
+pub(crate) fn announce_all(custody: &Custody, segment: &ControlSegment) {
     for (_, zone, _) in custody.zones.iter() {
         for section in zone.sections() {
             let incarnation = custody.zones.announced(section.id);

@@ -13,6 +13,7 @@ use crate::client::{Client, Link};
 use crate::custody::{Borrower, Custody};
 use crate::demand::{AllBounds, Bounds};
 use crate::id::{ClientId, Now, millis};
+use crate::journal::Errand;
 use crate::lanes::{Hunger, class_capacity, class_migratetype, class_order, raw_migratetype};
 use crate::misuse::Misuse;
 use crate::num;
@@ -224,8 +225,10 @@ fn bring_home(client: &mut Client, custody: &mut Custody) -> Result<(), Sick> {
         segment,
         lanes,
         map_cursor,
+        is_replay,
         ..
     } = link;
+    let is_replay = *is_replay;
     let pageblock_order = custody.zones.geometry().pageblock_order();
     let mut misuses = Vec::new();
     let mut settle = || -> Result<(), Sick> {
@@ -237,6 +240,8 @@ fn bring_home(client: &mut Client, custody: &mut Custody) -> Result<(), Sick> {
                         nr_freed[class.index()] += 1;
                     }
                 }
+                // A daemon before has settled it, and died before it could say so.
+                Err(_) if is_replay && custody.is_settled(claim) => {}
                 Err(misuse) => misuses.push(misuse),
             });
             lane.note_freed(&nr_freed);
@@ -272,22 +277,29 @@ fn take_closed(client: &mut Client, custody: &mut Custody, now: Now) -> Result<(
     let Some(link) = &mut client.link else {
         return Ok(());
     };
-    let mut claims: Vec<RawPage> = Vec::new();
+    let is_replay = link.is_replay;
+    let mut misuses = Vec::new();
     let mut health = Ok(());
     for (at, lane) in link.lanes.iter_mut().enumerate() {
-        let from = claims.len();
-        if let Err(why) = lane.take(now, &mut claims) {
-            // Half a lane was looked at: none of it is taken.
-            claims.truncate(from);
+        let settle = &mut |claims: &[RawPage]| {
+            for &claim in claims {
+                match custody.take_home(id, claim) {
+                    Err(misuse) if !(is_replay && custody.is_settled(claim)) => {
+                        misuses.push(misuse);
+                    }
+                    _ => {}
+                }
+            }
+        };
+        // A sick lane is judged whole before any of it is taken.
+        if let Err(why) = lane.take(now, settle) {
             health = Err(Sick { lane: at, why });
             break;
         }
     }
-    for claim in claims {
-        if let Err(misuse) = custody.take_home(id, claim) {
-            client.note_misuse(misuse);
-        }
-    }
+    misuses
+        .into_iter()
+        .for_each(|misuse| client.note_misuse(misuse));
     health
 }
 
@@ -352,6 +364,13 @@ fn feed(
     let mut lent: Vec<(Pfn, u32)> = Vec::new();
     let nr = num::index(hunger.nr_blocks);
     let tell = &mut |pfn, generation| lent.push((pfn, generation));
+    let daemon = &mut link.lanes[lane].daemon;
+    let errand = Errand::Grant {
+        lane: daemon.index(),
+        class: hunger.class.index(),
+        tail: daemon.grants_tail(hunger.class),
+    };
+    custody.open_journal(client.id, errand);
     custody.lend(&who, order, migratetype, nr, millis(now), tell);
     let words: Vec<RawPage> = lent
         .into_iter()
@@ -376,6 +395,7 @@ fn feed(
         let taken = custody.take_home(client.id, word);
         debug_assert!(taken.is_ok(), "{word:?} was lent just now");
     }
+    custody.owners.journal.close();
     granted
 }
 

@@ -207,6 +207,11 @@ impl Zones {
             .map_or(0, |row| row.incarnation)
     }
 
+    /// Goes on from the epoch of a daemon before.
+    pub fn set_epoch(&mut self, epoch: u32) {
+        self.epoch = epoch;
+    }
+
     /// Notes that what is announced has changed; returns the new epoch.
     pub fn raise_epoch(&mut self) -> u32 {
         self.epoch = self.epoch.wrapping_add(1);

@@ -96,6 +96,7 @@ impl Place {
             pid: peer.pid,
             name: request.name.clone(),
             client_index: request.client_index.into(),
+            secret: token.to_bytes(),
             zones: zones.clone(),
         };
         let client = shared
@@ -204,6 +205,7 @@ fn refused(error: AttachError) -> Refusal {
         AttachError::TooManyClients { .. } => RefusalCode::UsedUp,
         AttachError::ClientIndex { .. }
         | AttachError::Segment { .. }
+        | AttachError::TooManyLanes { .. }
         | AttachError::NoSuchZone { .. }
         | AttachError::ZoneTwice { .. } => RefusalCode::BadRequest,
     };

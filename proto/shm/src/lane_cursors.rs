@@ -111,6 +111,15 @@ impl LaneCursors {
         })
     }
 
+    /// Up to where grants of a class were told to the lane; 0 for a class that lanes have not.
+    pub fn grants_tail_of(&self, class: usize) -> u32 {
+        if class < LANE_CLASSES {
+            self.grants_tail(class)
+        } else {
+            0
+        }
+    }
+
     fn word(&self, at: usize) -> &AtomicU64 {
         &self.words.cells()[at]
     }

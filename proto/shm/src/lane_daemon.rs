@@ -152,6 +152,13 @@ impl LaneDaemon {
             let at = class.index();
             lane.wanted_seen[at] = words.class(at).client.wanted.load(Relaxed);
             let ring = grants_ring(words, class);
+            if lane.gate == Gate::Emptied {
+                // All was taken, and the client keeps off: it may not be kept yet.
+                lane.grants_tail[at] = ring.head.load(Relaxed);
+                if let Some(kept) = &lane.kept {
+                    kept.keep_grants_tail(at, lane.grants_tail[at]);
+                }
+            }
             // SYNC(ring.tail): the slots before it have been written.
             ring.tail.store(lane.grants_tail[at], Release);
         }
@@ -169,6 +176,11 @@ impl LaneDaemon {
     /// Index of the lane in its client.
     pub fn index(&self) -> u32 {
         self.index
+    }
+
+    /// Where the daemon's cursor of a class's grants stands; 0 for a class that lanes have not.
+    pub fn grants_tail(&self, class: Class) -> u32 {
+        self.grants_tail.get(class.index()).copied().unwrap_or(0)
     }
 
     /// The segment that the lane lies in.

@@ -112,13 +112,14 @@ impl LaneDaemon {
         step::reached("recall.cells");
         self.grants_tail = heads;
         self.gate = Gate::Emptied;
+        // First: whoever finds it so knows that the tails are where the client's heads are.
+        self.keep_gate();
         if let Some(kept) = &self.kept {
             for class in lane_classes() {
-                kept.keep_grants_tail(class.index(), heads[class.index()]);
                 step::reached("recall.tail");
+                kept.keep_grants_tail(class.index(), heads[class.index()]);
             }
         }
-        self.keep_gate();
         step::reached("recall.emptied");
         self.set_empty();
         Ok(TakeState::Emptied)

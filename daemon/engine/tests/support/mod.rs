@@ -9,7 +9,7 @@ use std::time::Duration;
 use hugepool_engine::{
     AllocBulk, AllocOutcome, AllocReply, AttachSpec, Backing, BlockCopy, ClientId, ClientReport,
     Command, Defaults, Effect, Engine, EngineConfig, Now, OperationReport, OperationState, Outside,
-    PageCounts, Patience, Reply, Sections, SectionsRequest, ZoneSettings,
+    PageCounts, Patience, Reply, Sections, SectionsRequest, StateShape, StateWords, ZoneSettings,
 };
 use hugepool_mm::{Geometry, Migratetype, Pfn, SectionId, ZoneId, ZoneKind};
 use hugepool_shm::control::ControlSegment;
@@ -44,6 +44,8 @@ impl Outside for Counted {
 /// The engine, the time, and what the runner would do.
 pub struct Rig {
     pub engine: Engine,
+    /// Outlives the engine.
+    pub state: StateWords,
     pub now: Now,
     pub outside: Counted,
     /// Effects that [`Rig::settle_effects`] has carried out.
@@ -96,11 +98,13 @@ impl Rig {
             zones,
             defaults,
         };
-        let engine = Engine::new(config).unwrap();
+        let state = StateWords::private(&StateShape::of(&config)).unwrap();
+        let engine = Engine::with_state(config, state.clone()).unwrap();
         let nr_pages = engine.control_geometry(1).nr_pages;
         let now = Duration::from_secs(100);
         Rig {
             engine,
+            state,
             now,
             outside: Counted::default(),
             effects: Vec::new(),
@@ -222,6 +226,7 @@ impl Rig {
             pid,
             name: format!("tenant-{pid}"),
             client_index: 3,
+            secret: [7; 16],
             zones,
         }
     }
