@@ -41,18 +41,6 @@ pub enum Bench {
     },
 }
 
-/// What is typed before the name.
-#[derive(clap::Subcommand, Clone, Debug, PartialEq, Eq)]
-pub enum Hidden {
-    /// Measures the allocator alone; for `hugepoolctl bench`
-    #[command(hide = true)]
-    Bench {
-        /// What
-        #[command(subcommand)]
-        bench: Bench,
-    },
-}
-
 /// Measures, and prints what was measured.
 pub fn run(bench: &Bench) -> ExitCode {
     let out = &mut io::stdout().lock();

@@ -1,26 +1,58 @@
-//! `--check`: the plan as it would be carried out, without carrying anything out.
+//! `--check`: the plan as it would be carried out, without carrying anything out; and the plan and
+//! the keys of its file in words.
+
+mod machine;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
 
 use hugepool_shm::backing::BackingFacts;
+use hugepool_shm::huge_pool::HugePool;
 use nix::unistd::Group;
 
 use crate::backing_plan::choose_all;
-use crate::config::{Config, GroupPlan, ZonePlan, pages_as_bytes};
+use crate::config::{self, Config, File, GroupPlan, ZonePlan, pages_as_bytes};
+use crate::exit;
 use crate::size::Bytes;
 
 /// Prints the plan; status 0 if the daemon could start with it now, 2 if not.
 pub fn print(config: &Config) -> ExitCode {
     let (text, could_start) = describe(config, &BackingFacts::probe());
-    // A reader that has gone has read enough.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    say(&text);
     if could_start {
         ExitCode::SUCCESS
     } else {
         ExitCode::from(2)
     }
+}
+
+/// Prints the plan as a file would say it.
+pub fn show(config: &Config, as_json: bool) -> ExitCode {
+    let file = File::of(config);
+    let text = if as_json {
+        serde_json::to_string(&file).map_err(|error| error.to_string())
+    } else {
+        toml::to_string(&file).map_err(|error| error.to_string())
+    };
+    match text {
+        Ok(text) => say(&format!("{}\n", text.trim_end())),
+        Err(error) => return exit::failure(&error),
+    }
+    ExitCode::SUCCESS
+}
+
+/// Prints the keys of the file, a JSON object a line.
+pub fn explain() -> ExitCode {
+    config::explain()
+        .iter()
+        .for_each(|key| say(&format!("{key}\n")));
+    ExitCode::SUCCESS
+}
+
+fn say(text: &str) {
+    // A reader that has gone has read enough.
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }
 
 /// The plan as text, and whether it could be carried out.
@@ -65,6 +97,18 @@ fn describe(config: &Config, facts: &BackingFacts) -> (String, bool) {
             }
         }
     }
+    for pool in [&facts.pool_2m, &facts.pool_1g].into_iter().flatten() {
+        line(&mut text, describe_pool(pool));
+    }
+    for found in machine::look(config) {
+        could_start &= !found.prevents_start;
+        let sort = if found.prevents_start {
+            "WRONG"
+        } else {
+            "note"
+        };
+        line(&mut text, format!("{sort}: {}", found.text));
+    }
     let verdict = if could_start {
         "the daemon can start"
     } else {
@@ -97,6 +141,25 @@ fn describe_zone(zone: &ZonePlan, config: &Config) -> String {
             ", for uids {:?} gids {:?}",
             zone.allow_uids, zone.allow_gids
         );
+    }
+    text
+}
+
+/// A pool of huge pages, by node: what a shortage is measured against.
+fn describe_pool(pool: &HugePool) -> String {
+    let mut text = format!(
+        "huge pages of {}: {} of {} free, {} of them promised",
+        Bytes(pool.page_bytes),
+        pool.free,
+        pool.total,
+        pool.reserved,
+    );
+    for node in &pool.nodes {
+        // Writing into a string cannot fail.
+        let _ = write!(text, ", node {} {} of {}", node.node, node.free, node.total);
+    }
+    if pool.allowed != u64::MAX {
+        let _ = write!(text, ", {} allowed by the control group", pool.allowed);
     }
     text
 }

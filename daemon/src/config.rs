@@ -9,6 +9,7 @@
 mod error;
 mod file;
 mod plan;
+mod show;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ use hugepool_shm::runtime_dir;
 
 pub use error::ConfigError;
 pub use file::File;
+pub use show::explain;
 
 use crate::flags::{Flags, ZoneFlag};
 use crate::size::Bytes;

@@ -27,6 +27,13 @@ pub fn status(ended: Result<(), AppError>) -> ExitCode {
     }
 }
 
+/// The status for something that could not be done.
+pub fn failure(why: &str) -> ExitCode {
+    // Nobody to tell is nobody to tell.
+    let _ = writeln!(std::io::stderr().lock(), "hugepoold: {why}");
+    ExitCode::FAILURE
+}
+
 /// The error and its sources on one line, prefixed by the program.
 fn say(error: &dyn Error) {
     let mut line = format!("hugepoold: {error}");

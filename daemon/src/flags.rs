@@ -4,8 +4,10 @@
 
 use std::{path::PathBuf, str::FromStr};
 
-use crate::bench::Hidden;
-use crate::size::{Bytes, SizeError};
+use crate::{
+    bench::Bench,
+    size::{Bytes, SizeError},
+};
 
 /// Owns a region of shared memory and lends its pages to other processes.
 #[derive(clap::Parser, Clone, Debug, Default)]
@@ -14,8 +16,7 @@ use crate::size::{Bytes, SizeError};
     version,
     about,
     max_term_width = 100,
-    disable_help_subcommand = true,
-    args_conflicts_with_subcommands = true
+    disable_help_subcommand = true
 )]
 pub struct Flags {
     /// Configuration file (TOML). Flags win over the environment, that over the file.
@@ -57,6 +58,38 @@ pub struct Flags {
     /// Not for people: what other programs of ours start.
     #[command(subcommand)]
     pub hidden: Option<Hidden>,
+}
+
+/// What other programs of ours start.
+#[derive(clap::Subcommand, Clone, Debug, PartialEq, Eq)]
+pub enum Hidden {
+    /// Measures the allocator alone; for `hugepoolctl bench`
+    #[command(hide = true)]
+    Bench {
+        /// What
+        #[command(subcommand)]
+        bench: Bench,
+    },
+    /// Prints configuration; for `hugepoolctl config`
+    #[command(hide = true)]
+    Config {
+        /// What
+        #[command(subcommand)]
+        print: PrintConfig,
+    },
+}
+
+/// What of the configuration is printed.
+#[derive(clap::Subcommand, Clone, Debug, PartialEq, Eq)]
+pub enum PrintConfig {
+    /// The plan that flags, environment and file make, as a file would say it
+    Show {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// The keys of the file, a JSON object a line
+    Explain,
 }
 
 /// One `--zone`, taken apart.

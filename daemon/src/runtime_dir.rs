@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 /// Name of the lock file.
-const LOCK: &str = "hugepoold.lock";
+pub const LOCK: &str = "hugepoold.lock";
 
 /// A run-time directory that this process alone serves.
 #[derive(Debug)]
@@ -72,15 +72,13 @@ impl RuntimeDir {
             .mode(0o644)
             .open(&lock_path)
             .map_err(system("open the lock file", &lock_path))?;
-        let mut holder = String::new();
-        // Whatever lies there is only read out in a message.
-        let _ = (&mut file).take(32).read_to_string(&mut holder);
+        let holder = read_pid(&mut file);
         let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => lock,
             Err((_, Errno::EAGAIN)) => {
                 return Err(RuntimeDirError::Taken {
                     path: path.to_owned(),
-                    pid: holder.trim().parse().ok(),
+                    pid: holder,
                 });
             }
             Err((_, errno)) => return Err(system("lock", &lock_path)(errno.into())),
@@ -96,6 +94,18 @@ impl RuntimeDir {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// The pid that the lock file at `path` names: whoever locked it last.
+pub fn holder(path: &Path) -> Option<u32> {
+    read_pid(&mut File::open(path).ok()?)
+}
+
+fn read_pid(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    // Whatever lies there is only read out in a message.
+    file.take(32).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
 }
 
 fn write_pid(file: &mut File) -> io::Result<()> {

@@ -176,6 +176,24 @@ async fn a_second_daemon_on_one_directory_is_refused_with_the_first_ones_pid() {
     verify(&mut grpc::admin(&first).await).await;
 }
 
+#[test]
+fn a_check_says_that_a_directory_is_served_and_disturbs_nobody() {
+    let served = Daemon::tiny();
+    let output = hugepoold()
+        .arg("--runtime-dir")
+        .arg(served.path())
+        .arg("--check")
+        .args(TINY)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    let pid = format!("served by another hugepoold (pid {})", served.pid());
+    assert!(text.contains(&pid), "{text}");
+    let (status, log) = served.stop();
+    assert!(status.success(), "{log}");
+}
+
 #[tokio::test]
 async fn what_a_killed_daemon_left_behind_does_not_stop_the_next() {
     let dir = tempfile::tempdir().unwrap();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::import::format::Format;
+use crate::replay::command::ReplayArgs;
 use crate::run::RunArgs;
 
 /// Memory hotplug of real and imagined machines: imported, simulated, replayed.
@@ -23,6 +24,8 @@ pub enum Command {
     Import(ImportArgs),
     /// Run the daemon's engine under clients and operators drawn from a seed; check every step.
     Run(RunArgs),
+    /// Do again what a trace or a log shows, through our allocator, and compare.
+    Replay(ReplayArgs),
 }
 
 /// `import`.

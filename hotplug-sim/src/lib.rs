@@ -16,6 +16,7 @@ pub mod import;
 pub mod model;
 mod movable;
 pub mod prng;
+pub mod replay;
 pub mod run;
 mod stopped;
 pub mod swarm;

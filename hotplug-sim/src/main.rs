@@ -10,6 +10,7 @@ use hotplug_sim::flags::{Command, Flags};
 fn main() -> ExitCode {
     match Flags::parse().command {
         Command::Import(args) => hotplug_sim::import::command::run(&args),
+        Command::Replay(args) => hotplug_sim::replay::command::run(&args),
         Command::Run(args) => hotplug_sim::run::run(&args),
     }
 }

@@ -69,6 +69,16 @@ pub enum Noun {
         #[arg(long)]
         offline: bool,
     },
+    /// Show, check and explain the daemon's configuration, without a running one
+    #[command(after_help = "\
+Examples:
+  hugepoolctl config check --config /etc/hugepool/hugepoold.toml
+  hugepoolctl config explain limits
+  hugepoolctl config show -J")]
+    Config {
+        #[command(subcommand)]
+        verb: ConfigVerb,
+    },
     /// Measure what the pool costs, through a daemon of its own or a running one
     #[command(after_help = "\
 Prints one line a case, with -J one JSON object: first the environment, last the daemon's verdict.
@@ -336,6 +346,27 @@ pub enum ContiguityVerb {
         /// One zone only
         #[arg(long, value_name = "NAME")]
         zone: Option<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigVerb {
+    /// What a daemon would run with: flags' defaults, environment and file together
+    Show {
+        /// The file; else that of $HUGEPOOLD_CONFIG
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+    /// Whether a daemon could start with it now: memory by pool and node, directory, descriptors
+    Check {
+        /// The file; else that of $HUGEPOOLD_CONFIG
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+    /// What the keys of the file mean, with their types and defaults
+    Explain {
+        /// Of this key or table only
+        key: Option<String>,
     },
 }
 

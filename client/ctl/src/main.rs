@@ -8,6 +8,7 @@ mod bench;
 mod cli;
 mod client;
 mod compact;
+mod config;
 mod connect;
 mod contiguity;
 mod events;
@@ -17,6 +18,7 @@ mod operation;
 mod outcome;
 mod output;
 mod proc_files;
+mod program;
 mod progress;
 mod section;
 mod size;
@@ -73,6 +75,7 @@ async fn run(cli: Cli) -> Result<Outcome, Failure> {
         Noun::Bench { bench } => bench::run(bench, runtime_dir, &out).await,
         Noun::BenchVictim { nr_pages } => bench::victim::hold(nr_pages, runtime_dir),
         Noun::BenchPinner { nr_pages } => bench::pinner::pin(nr_pages, runtime_dir),
+        Noun::Config { verb } => config::run(&verb, runtime_dir, &out),
         Noun::Generate { what } => generate::run(&what, &out),
     }
 }

@@ -1,7 +1,7 @@
 //! The engine's reports, put together from counters; only `ListPages` and the holders of a
 //! refused section walk pages.
 
-use hugepool_mm::{ContiguityMode, Pfn, PfnRange};
+use hugepool_mm::{Pfn, PfnRange};
 
 use crate::Engine;
 use crate::client::Client;
@@ -298,7 +298,7 @@ impl Engine {
             }
             ContiguityReport {
                 zone: zone.name().to_owned(),
-                mode: mode_name(report.mode),
+                mode: report.mode.name(),
                 contiguous: report.zone == Some(true),
                 nr_hits: report.zone_hits + report.pageblock_hits,
                 nr_misses: report.misses,
@@ -376,15 +376,6 @@ fn watermarks(marks: hugepool_mm::Watermarks) -> Watermarks {
         min: marks.min,
         low: marks.low,
         high: marks.high,
-    }
-}
-
-fn mode_name(mode: ContiguityMode) -> &'static str {
-    match mode {
-        ContiguityMode::None => "none",
-        ContiguityMode::Zone => "zone",
-        ContiguityMode::Pageblock => "pageblock",
-        ContiguityMode::Both => "both",
     }
 }
 

@@ -25,6 +25,16 @@ pub enum ContiguityMode {
 }
 
 impl ContiguityMode {
+    /// The word for it, in configuration and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ContiguityMode::None => "none",
+            ContiguityMode::Zone => "zone",
+            ContiguityMode::Pageblock => "pageblock",
+            ContiguityMode::Both => "both",
+        }
+    }
+
     const fn asks_zone(self) -> bool {
         matches!(self, ContiguityMode::Zone | ContiguityMode::Both)
     }

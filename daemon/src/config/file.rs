@@ -18,12 +18,13 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::size::Bytes;
 
 /// The whole file.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct File {
     /// Where sockets and the lock lie.
@@ -47,7 +48,7 @@ pub struct File {
 }
 
 /// `[geometry]`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GeometryTable {
     /// 4KiB, 16KiB or 64KiB.
@@ -61,7 +62,7 @@ pub struct GeometryTable {
 }
 
 /// `[[zone]]`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZoneTable {
     /// What requests call it.
@@ -85,7 +86,7 @@ pub struct ZoneTable {
 }
 
 /// `[sockets]`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SocketsTable {
     /// Group of `pages.sock` and `attach.sock`.
@@ -95,7 +96,7 @@ pub struct SocketsTable {
 }
 
 /// `[limits]`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsTable {
     /// Clients attached at once.
@@ -109,7 +110,7 @@ pub struct LimitsTable {
 }
 
 /// `[compaction]`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CompactionTable {
     /// Contiguity caches in use: `none`, `zone`, `pageblock` or `both`.
@@ -121,7 +122,7 @@ pub struct CompactionTable {
 }
 
 /// `[timeouts]`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TimeoutsTable {
     /// From connecting to the attach request, and from the reply to its confirmation.

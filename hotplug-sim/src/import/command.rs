@@ -63,7 +63,8 @@ pub fn run(args: &ImportArgs) -> ExitCode {
     }
 }
 
-fn load(path: &Path) -> io::Result<Vec<u8>> {
+/// The bytes of a file, or of standard input for `-`.
+pub(crate) fn load(path: &Path) -> io::Result<Vec<u8>> {
     if path == Path::new("-") {
         let mut bytes = Vec::new();
         io::stdin().lock().read_to_end(&mut bytes)?;
@@ -72,7 +73,8 @@ fn load(path: &Path) -> io::Result<Vec<u8>> {
     std::fs::read(path)
 }
 
-fn name_of(path: &Path) -> String {
+/// How a source is called in remarks.
+pub(crate) fn name_of(path: &Path) -> String {
     if path == Path::new("-") {
         return "standard input".to_string();
     }

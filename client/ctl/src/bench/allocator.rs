@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Map, Value};
 
-use super::{daemon::program, report::Report};
-use crate::outcome::Failure;
+use super::report::Report;
+use crate::{outcome::Failure, program};
 
 /// Measures, and prints a line for each case.
 pub fn run(name: &str, reps: u32, report: &Report<'_>) -> Result<(), Failure> {
-    let ended = Command::new(program())
+    let ended = Command::new(program::of_daemon())
         .args(["bench", name, "--reps", &reps.to_string()])
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())

@@ -15,7 +15,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::outcome::Failure;
+use crate::{outcome::Failure, program};
 
 /// How long it may take to be ready: populating memory takes a while.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -43,7 +43,7 @@ impl Daemon {
             )
         };
         fs::create_dir_all(&dir).map_err(refuse)?;
-        let mut command = Command::new(program());
+        let mut command = Command::new(program::of_daemon());
         command.arg("--runtime-dir").arg(&dir);
         for zone in zones {
             command.args(["--zone", zone]);
@@ -125,14 +125,4 @@ impl Drop for Daemon {
         }
         let _ = fs::remove_dir_all(&self.dir);
     }
-}
-
-/// The daemon built beside this tool, else the one that the system finds.
-pub fn program() -> PathBuf {
-    let beside = env::current_exe()
-        .ok()
-        .map(|exe| exe.with_file_name("hugepoold"));
-    beside
-        .filter(|path| path.is_file())
-        .unwrap_or_else(|| "hugepoold".into())
 }

@@ -20,13 +20,14 @@ use serde_json::json;
 
 use super::{
     allocator,
-    daemon::{Daemon, program},
+    daemon::Daemon,
     report::{self, Report},
     victim::Victim,
 };
 use crate::{
     connect::{self, Admin},
     outcome::Failure,
+    program,
 };
 
 /// The section of the second daemon, where the bench has its own.
@@ -184,7 +185,7 @@ struct Bare {
 
 impl Bare {
     fn start(section_bytes: u64, backing: &str) -> Result<Bare, Failure> {
-        let mut child = Command::new(program())
+        let mut child = Command::new(program::of_daemon())
             .args(["bench", "populate", &section_bytes.to_string(), backing])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
