@@ -6,7 +6,9 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::import::format::Format;
 use crate::replay::command::ReplayArgs;
+use crate::report::ReportArgs;
 use crate::run::RunArgs;
+use crate::scenario::command::MinimizeArgs;
 
 /// Memory hotplug of real and imagined machines: imported, simulated, replayed.
 #[derive(Debug, Parser)]
@@ -22,10 +24,14 @@ pub struct Flags {
 pub enum Command {
     /// Read dumps, logs, traces and configurations of a machine.
     Import(ImportArgs),
-    /// Run the daemon's engine under clients and operators drawn from a seed; check every step.
+    /// Simulate a machine, a scenario, or the daemon's engine under seeded chaos; check every step.
     Run(RunArgs),
     /// Do again what a trace or a log shows, through our allocator, and compare.
     Replay(ReplayArgs),
+    /// Make a failing run of a machine or a scenario small.
+    Minimize(MinimizeArgs),
+    /// Run a machine or a scenario, and write its tables and pictures as one HTML page.
+    Report(ReportArgs),
 }
 
 /// `import`.

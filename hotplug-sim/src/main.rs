@@ -12,5 +12,7 @@ fn main() -> ExitCode {
         Command::Import(args) => hotplug_sim::import::command::run(&args),
         Command::Replay(args) => hotplug_sim::replay::command::run(&args),
         Command::Run(args) => hotplug_sim::run::run(&args),
+        Command::Report(args) => hotplug_sim::report::run(&args),
+        Command::Minimize(args) => hotplug_sim::scenario::command::run_minimize(&args),
     }
 }

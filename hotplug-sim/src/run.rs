@@ -2,29 +2,44 @@
 
 use core::time::Duration;
 use std::panic;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant; // tidy: pure: for the report on how long a seed took
 
 use clap::Args;
 
 use crate::model::Broken;
+use crate::scenario::command::Wanted;
 use crate::world::World;
 
 /// Exit status for a broken invariant.
 const BROKEN: u8 = 3;
+/// Steps between two checks of the whole structure.
+const VERIFY_EVERY: u64 = 1000;
+/// The same for a machine of real size, where what is touched is checked at each step.
+const VERIFY_MACHINE_EVERY: u64 = 250_000;
 /// Every so many checks of the structure, lanes are emptied and counted against hands.
 const REST_EVERY: u64 = 5;
 
-/// Simulates the engine under clients and operators drawn from a seed.
+/// Simulates: a machine, a scenario, or (with neither) the daemon's engine under clients and
+/// operators drawn from a seed.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Exit status: 0 all held, 2 usage, 3 a broken invariant (the command that replays \
-                  it is printed)."
+    after_help = "Exit status: 0 all held and came as expected, 1 an expectation was not met, 2 usage, \
+                  3 a broken invariant (the command that replays it is printed)."
 )]
 pub struct RunArgs {
-    /// The first seed; the same seed gives the same run.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    /// A machine: saved by `import --save`, or any file that `import` reads.
+    machine: Option<PathBuf>,
+    /// What is done to it and expected of it; see hotplug-sim/scenarios/README.md.
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+    /// Writes pictures (SVG) of a machine's run.
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
+    /// The first seed (1, or the scenario's); the same seed gives the same run.
+    #[arg(long)]
+    seed: Option<u64>,
     /// How many seeds, from the first on.
     #[arg(long, default_value_t = 1)]
     seeds: u64,
@@ -40,9 +55,9 @@ pub struct RunArgs {
     /// Takes this step for broken: how a failure is reported can be tried by it.
     #[arg(long, hide = true)]
     break_at: Option<u64>,
-    /// Checks the whole structure every so many steps.
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
-    verify_every: u64,
+    /// Checks the whole structure every so many steps (1000; of a machine 250000, and at the end).
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    verify_every: Option<u64>,
 }
 
 /// How a run went.
@@ -62,8 +77,21 @@ struct Failure {
 
 /// Runs the verb.
 pub fn run(args: &RunArgs) -> ExitCode {
+    if args.machine.is_some() || args.scenario.is_some() {
+        return crate::scenario::command::run(&Wanted {
+            machine: args.machine.as_deref(),
+            scenario: args.scenario.as_deref(),
+            seed: args.seed,
+            steps: args.steps,
+            until: args.until,
+            trace: args.trace,
+            verify_every: args.verify_every.unwrap_or(VERIFY_MACHINE_EVERY),
+            plot: args.plot.as_deref(),
+        });
+    }
     install_hook();
-    for seed in args.seed..args.seed.saturating_add(args.seeds) {
+    let first = args.seed.unwrap_or(1);
+    for seed in first..first.saturating_add(args.seeds) {
         // tidy: pure: for the report; the simulation is told its time
         let begun = Instant::now();
         match simulate(args, seed) {
@@ -118,9 +146,10 @@ fn one_step(args: &RunArgs, world: &mut World, step: u64) -> Result<(), Broken> 
         return Err("as it was told".to_owned());
     }
     world.check_conservation()?;
-    if (step + 1).is_multiple_of(args.verify_every) {
+    let every = args.verify_every.unwrap_or(VERIFY_EVERY);
+    if (step + 1).is_multiple_of(every) {
         world.check_structure()?;
-        if ((step + 1) / args.verify_every).is_multiple_of(REST_EVERY) {
+        if ((step + 1) / every).is_multiple_of(REST_EVERY) {
             world.check_at_rest()?;
             world.check_structure()?;
         }
@@ -152,7 +181,7 @@ fn replay(args: &RunArgs, seed: u64, step: u64) -> String {
     format!(
         "hotplug-sim run --seed {seed} --steps {} --verify-every {} --until {} --trace",
         args.steps,
-        args.verify_every,
+        args.verify_every.unwrap_or(VERIFY_EVERY),
         step + 1
     )
 }
