@@ -19,6 +19,7 @@ use hugepool_engine::{
 use hugepool_mm::{Geometry, ZoneId};
 use hugepool_shm::barrier;
 use hugepool_shm::eventfd::Bell;
+use hugepool_shm::numa;
 use hugepool_shm::peer::PeerCredentials;
 use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
@@ -40,6 +41,7 @@ pub struct Shared {
     zones: Vec<ZonePlan>,
     zonelist: Vec<ZoneId>,
     started: Now,
+    nr_machine_nodes: u32,
     memory: Arc<Memory>,
     registry: Registry,
     effects: Effects,
@@ -101,6 +103,7 @@ impl Shared {
             zones: config.zones.clone(),
             zonelist: zonelist.collect(),
             started: now(),
+            nr_machine_nodes: numa::nr_online_nodes(),
             memory,
             registry: Registry::default(),
             effects,
@@ -304,6 +307,11 @@ impl Shared {
     /// Milliseconds since the daemon started.
     pub fn uptime_ms(&self) -> u64 {
         u64::try_from(now().saturating_sub(self.started).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// NUMA nodes that the machine had when the daemon started.
+    pub fn nr_machine_nodes(&self) -> u32 {
+        self.nr_machine_nodes
     }
 
     /// "running" or "stopping".

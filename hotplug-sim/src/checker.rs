@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use hugepool_engine::{ClientState, Command, OperationState, Reply};
+use hugepool_engine::{ClientState, Command, OperationState, PageCounts, Reply};
 
 use crate::model::Broken;
 use crate::world::World;
@@ -19,6 +19,7 @@ impl World {
         if !pages.adds_up() {
             return Err(format!("the equations do not add up: {pages:?}"));
         }
+        self.check_nodes(pages)?;
         let present = self.model.nr_present() * self.section_pages();
         if pages.present != present {
             return Err(format!("{present} pages should be present: {pages:?}"));
@@ -50,6 +51,25 @@ impl World {
                 "{} pages are lent, clients own {owned_by_all}",
                 pages.lent
             ));
+        }
+        Ok(())
+    }
+
+    /// Each NUMA node's equations, which add up to the whole; and who was served from another node
+    /// than it wanted is counted at both.
+    fn check_nodes(&self, pages: PageCounts) -> Result<(), Broken> {
+        let nodes = self.engine.list_nodes();
+        let mut sum = PageCounts::default();
+        for node in &nodes {
+            if !node.pages.adds_up() {
+                return Err(format!("the equations of a node do not add up: {node:?}"));
+            }
+            sum += node.pages;
+        }
+        let missed: u64 = nodes.iter().map(|node| node.miss_pages).sum();
+        let foreign: u64 = nodes.iter().map(|node| node.foreign_pages).sum();
+        if sum != pages || missed != foreign {
+            return Err(format!("the nodes are not the whole, {pages:?}: {nodes:?}"));
         }
         Ok(())
     }
@@ -161,5 +181,30 @@ impl World {
             return Err(format!("not all is home at the end: {status:?}"));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_falls_back_to_another_node_and_both_count_it() {
+        for seed in 0..200 {
+            let mut world = World::new(seed, false).unwrap();
+            for step in 0..500 {
+                world.step(step).unwrap();
+                world.check_conservation().unwrap();
+            }
+            let nodes = world.engine.list_nodes();
+            let fell_back = |of: fn(&hugepool_engine::NodeReport) -> u64| {
+                nodes.iter().any(|node| node.node >= 0 && of(node) > 0)
+            };
+            if nodes.len() > 1 && fell_back(|node| node.miss_pages) {
+                assert!(fell_back(|node| node.hit_pages));
+                return;
+            }
+        }
+        panic!("nothing ever came from another node");
     }
 }

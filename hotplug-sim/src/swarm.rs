@@ -136,6 +136,9 @@ const MODES: [ContiguityMode; 4] = [
     ContiguityMode::Both,
 ];
 
+/// NUMA nodes that the zones may be of.
+const NODES: [[i32; 3]; 4] = [[-1, -1, -1], [0, 0, 0], [0, 1, 0], [1, 0, -1]];
+
 /// What may happen in one run.
 #[derive(Clone, Debug)]
 pub struct Swarm {
@@ -216,6 +219,10 @@ fn draw_config(prng: &mut Prng) -> EngineConfig {
     ];
     if prng.chance(1, 3) {
         zones.push(zone("second", ZoneKind::Normal, 1 + prng.below(4), None));
+    }
+    let nodes = prng.pick(&NODES).expect("there are nodes");
+    for (zone, node) in zones.iter_mut().zip(nodes) {
+        zone.node = *node;
     }
     let defaults = Defaults {
         client_ceiling_pages: prng.chance(1, 6).then(|| 10 + prng.below(200)),

@@ -1,6 +1,6 @@
 //! `hugepoolctl status`: is it up, what is its shape, do the pages add up.
 
-use hugepool_proto::v1::{GetStatusRequest, GetStatusResponse};
+use hugepool_proto::v1::{GetStatusRequest, GetStatusResponse, Node};
 use serde_json::{Value, json};
 
 use crate::{
@@ -46,7 +46,48 @@ fn json(status: &GetStatusResponse, adds_up: bool) -> Value {
         "nr_clients": status.nr_clients,
         "nr_misuses": status.nr_misuses,
         "nr_reclaimed_pages": status.nr_reclaimed_pages,
+        "nr_machine_nodes": status.nr_machine_nodes,
+        "nodes": status.nodes.iter().map(node_json).collect::<Vec<_>>(),
     })
+}
+
+fn node_json(node: &Node) -> Value {
+    json!({
+        "node": node.node,
+        "zones": node.zones,
+        "pages": equation::json(&node.pages.unwrap_or_default()),
+        "hit_pages": node.hit_pages,
+        "miss_pages": node.miss_pages,
+        "foreign_pages": node.foreign_pages,
+    })
+}
+
+/// The nodes, a line each; one line where there is nothing to tell apart.
+fn nodes(status: &GetStatusResponse) -> String {
+    let machine = counted(status.nr_machine_nodes.into(), "node");
+    if status.nodes.iter().all(|node| node.node < 0) {
+        return format!("NUMA: the machine has {machine}, the zones are of any\n");
+    }
+    let mut text = format!("NUMA: the machine has {machine}\n");
+    for node in &status.nodes {
+        let pages = node.pages.unwrap_or_default();
+        let name = match node.node {
+            any if any < 0 => "of any node".to_owned(),
+            number => format!("of node {number}"),
+        };
+        text += &format!(
+            "  {name} ({zones}): managed {managed}, free {free}, lent {lent}; lent where wanted {hit}, \
+             to who wanted another {miss}, wanted here and lent elsewhere {foreign}\n",
+            zones = node.zones.join(", "),
+            managed = pages.managed,
+            free = pages.free,
+            lent = pages.lent,
+            hit = node.hit_pages,
+            miss = node.miss_pages,
+            foreign = node.foreign_pages,
+        );
+    }
+    text
 }
 
 fn text(status: &GetStatusResponse, adds_up: bool, out: &Output) -> String {
@@ -72,6 +113,7 @@ fn text(status: &GetStatusResponse, adds_up: bool, out: &Output) -> String {
         reclaimed = counted(status.nr_reclaimed_pages, "page"),
     );
     text += &equation::text(&status.pages.unwrap_or_default(), page, out);
+    text += &nodes(status);
     if !adds_up {
         text += "the pages do not add up: run 'hugepoolctl verify'\n";
     }
@@ -114,7 +156,27 @@ mod tests {
             nr_misuses: 0,
             nr_reclaimed_pages: 7,
             state: "running".into(),
+            nodes: vec![Node {
+                node: -1,
+                ..Node::default()
+            }],
+            nr_machine_nodes: 1,
         }
+    }
+
+    #[test]
+    fn nodes_are_told_apart_where_there_are_some() {
+        let mut status = status();
+        let one = "NUMA: the machine has 1 node, the zones are of any\n";
+        assert!(text(&status, true, &Output::plain()).ends_with(one));
+        status.nr_machine_nodes = 2;
+        status.nodes[0].node = 1;
+        status.nodes[0].zones = vec!["fast".into(), "slow".into()];
+        status.nodes[0].miss_pages = 7;
+        let text = text(&status, true, &Output::plain());
+        let line = "  of node 1 (fast, slow): managed 0, free 0, lent 0; lent where wanted 0, \
+                    to who wanted another 7, wanted here and lent elsewhere 0\n";
+        assert!(text.ends_with(line), "{text}");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::id::ClientId;
 use crate::intent::Intents;
 use crate::journal::Errand;
 use crate::misuse::Misuse;
+use crate::nodes::Picks;
 use crate::num;
 use crate::owners::{Owners, Taken};
 use crate::state::StateWords;
@@ -41,6 +42,8 @@ pub(crate) struct Custody {
     /// By zone: the largest order of which a request fell short because memory is scattered,
     /// since somebody looked.
     pub wanted_orders: [Option<Order>; NR_ZONES],
+    /// Where lent pages were wanted, and where they came from.
+    pub picks: Picks,
     heads: Vec<Pfn>,
 }
 
@@ -83,6 +86,7 @@ impl Custody {
             nr_home: 0,
             nr_pages_home: 0,
             wanted_orders: [None; NR_ZONES],
+            picks: Picks::default(),
             heads: Vec::new(),
         }
     }
@@ -121,7 +125,10 @@ impl Custody {
                     mark: who.mark,
                 };
                 debug_assert!(position > 0 || zone == ask.preferred);
+                let before = heads.len();
                 self.take_from_zone(ask, who, wanted, &mut heads, &mut why);
+                let nr_pages = num::count(heads.len() - before) << order.get();
+                self.picks.note(&self.zones, zone, ask.preferred, nr_pages);
             }
         }
         let nr_blocks = heads.len();

@@ -44,6 +44,7 @@ mod ledger_words;
 mod migrate;
 mod misuse;
 mod moves;
+mod nodes;
 mod num;
 mod operation;
 mod outside;
@@ -81,6 +82,7 @@ pub use id::{ClientId, Now, OperationId};
 pub use info::{ContiguityReport, PageTypeReport, PageTypeRow, Pageset, ZoneBuddyInfo, ZoneInfo};
 pub use misuse::Misuse;
 pub use moves::{BlockCopy, MoveBatch, MoveOutcome, MovedBatch};
+pub use nodes::NodeReport;
 pub use outside::{Effect, NoOutside, Outside};
 pub use recover::{RecoverError, Recovered, Survivor};
 pub use report::{

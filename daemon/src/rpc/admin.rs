@@ -112,6 +112,7 @@ impl v1::admin_server::Admin for AdminService {
         _: Request<v1::GetStatusRequest>,
     ) -> Result<Response<v1::GetStatusResponse>, Status> {
         let status = expect!(self.ask(Command::GetStatus)?, Reply::Status(status) => status);
+        let nodes = self.shared.with(|engine, _, _| engine.list_nodes());
         Ok(Response::new(v1::GetStatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             layout_version: hugepool_shm::attach::LAYOUT_VERSION,
@@ -124,6 +125,8 @@ impl v1::admin_server::Admin for AdminService {
             nr_misuses: status.nr_misuses,
             nr_reclaimed_pages: status.nr_reclaimed_pages,
             state: self.shared.state_name().to_owned(),
+            nodes: nodes.into_iter().map(convert::node).collect(),
+            nr_machine_nodes: self.shared.nr_machine_nodes(),
         }))
     }
 

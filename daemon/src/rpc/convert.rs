@@ -2,9 +2,9 @@
 
 use hugepool_engine::{
     AllocReply, BackingUse, ClientReport, Compacted, ContiguityReport, Event, FreeReply, HeldRun,
-    Holder, LaneReport, LentRun, Misuse, Onlined, OperationReport, PageCounts, PageTypeReport,
-    PageTypeRow, Pageset, Refused, SectionOutcome, SectionReport, Shortfall, Watermarks,
-    ZoneBuddyInfo, ZoneInfo, ZonePressure, ZoneReport,
+    Holder, LaneReport, LentRun, Misuse, NodeReport, Onlined, OperationReport, PageCounts,
+    PageTypeReport, PageTypeRow, Pageset, Refused, SectionOutcome, SectionReport, Shortfall,
+    Watermarks, ZoneBuddyInfo, ZoneInfo, ZonePressure, ZoneReport,
 };
 use hugepool_mm::{Geometry, Migratetype, Pressure, ZoneId, ZoneKind};
 use hugepool_proto::v1;
@@ -227,6 +227,18 @@ pub fn operation(o: OperationReport) -> v1::Operation {
         age_ms: o.age_ms,
         compacted: o.compacted.map(|done| compacted(o.id.0, done)),
         results: o.sections.into_iter().map(section_result).collect(),
+    }
+}
+
+/// A NUMA node's part.
+pub fn node(n: NodeReport) -> v1::Node {
+    v1::Node {
+        node: n.node,
+        zones: n.zones,
+        pages: Some(counts(n.pages)),
+        hit_pages: n.hit_pages,
+        miss_pages: n.miss_pages,
+        foreign_pages: n.foreign_pages,
     }
 }
 

@@ -72,7 +72,7 @@ pub mod huge_pool;
 pub mod listener;
 pub mod memory_room;
 pub mod message;
-mod numa;
+pub mod numa;
 pub mod page_io;
 pub mod passed;
 pub mod peer;

@@ -1,4 +1,4 @@
-//! Tying a file's memory to one NUMA node.
+//! NUMA: how many nodes there are, and tying a file's memory to one of them.
 //!
 //! The policy is kept with the file, so it holds for every page that is made in it later, by
 //! whichever process. The C library has no call for it.
@@ -14,6 +14,23 @@ use crate::span::{Access, Span};
 const MAX_NODES: u32 = 1024;
 
 const MASK_WORDS: usize = 16;
+
+/// Nodes that the machine has; 1 where it does not say.
+pub fn nr_online_nodes() -> u32 {
+    let list = std::fs::read_to_string("/sys/devices/system/node/online");
+    list.ok().and_then(|list| count(&list)).unwrap_or(1)
+}
+
+/// How many numbers are in a list such as `0-1,4`.
+fn count(list: &str) -> Option<u32> {
+    let mut nr = 0_u32;
+    for range in list.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        nr = nr.checked_add(last.checked_sub(first)?.checked_add(1)?)?;
+    }
+    Some(nr)
+}
 
 /// Makes all future pages of `region` come from `node`, and fail rather than come from elsewhere.
 ///
@@ -67,6 +84,16 @@ mod tests {
         }
         assert!(bind_to_node(&region, MAX_NODES - 1).is_err());
         assert_eq!(bind_to_node(&region, u32::MAX), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn nodes_are_counted_by_their_list() {
+        assert_eq!(count("0\n"), Some(1));
+        assert_eq!(count("0-1,4,6-7"), Some(5));
+        for nonsense in ["", "a", "3-1", "0-4294967295"] {
+            assert_eq!(count(nonsense), None, "{nonsense:?}");
+        }
+        assert!(nr_online_nodes() >= 1);
     }
 
     #[test]
