@@ -9,6 +9,7 @@ use crate::replay::command::ReplayArgs;
 use crate::report::ReportArgs;
 use crate::run::RunArgs;
 use crate::scenario::command::MinimizeArgs;
+use crate::seeds::SeedsArgs;
 
 /// Memory hotplug of real and imagined machines: imported, simulated, replayed.
 #[derive(Debug, Parser)]
@@ -32,6 +33,8 @@ pub enum Command {
     Minimize(MinimizeArgs),
     /// Run a machine or a scenario, and write its tables and pictures as one HTML page.
     Report(ReportArgs),
+    /// Measure the four ideas that the allocator grew from, beside what others measured.
+    Seeds(SeedsArgs),
 }
 
 /// `import`.

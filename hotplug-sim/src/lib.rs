@@ -25,6 +25,7 @@ pub mod replay;
 pub mod report;
 pub mod run;
 pub mod scenario;
+pub mod seeds;
 mod stopped;
 pub mod swarm;
 mod tenant;

@@ -14,5 +14,6 @@ fn main() -> ExitCode {
         Command::Run(args) => hotplug_sim::run::run(&args),
         Command::Report(args) => hotplug_sim::report::run(&args),
         Command::Minimize(args) => hotplug_sim::scenario::command::run_minimize(&args),
+        Command::Seeds(args) => hotplug_sim::seeds::run(&args),
     }
 }
