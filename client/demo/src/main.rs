@@ -26,7 +26,8 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(name = "hugepool-demo", version)]
 pub struct Flags {
-    /// File to serve, at least 256 KiB; without it, a file of at least 8 MiB that the build has made.
+    /// File to serve, the first GiB of it if it is larger; without it, a file of at least 8 MiB
+    /// that the build has made.
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
     /// Worker processes, one of which is killed on the way.

@@ -5,6 +5,7 @@
 
 use std::{
     ffi::OsStr,
+    io::Write as _,
     os::unix::process::ExitStatusExt,
     path::Path,
     process::ExitCode,
@@ -41,7 +42,7 @@ pub fn run(file: Option<&Path>, nr_workers: u32, json: bool) -> anyhow::Result<b
     let begun = Instant::now();
     let say = |text: String| {
         if !json {
-            println!("{text}");
+            tell(&text);
         }
     };
     let file = source::choose(file)?;
@@ -61,10 +62,17 @@ pub fn run(file: Option<&Path>, nr_workers: u32, json: bool) -> anyhow::Result<b
     for reason in &reasons {
         say(format!("          {reason}"));
     }
+    let file_bytes = std::fs::metadata(&file)?.len();
+    let served = source::served_bytes(file_bytes);
     say(format!(
-        "serving   {} ({:.1} MB) as 256 KiB READs",
+        "serving   {} ({:.1} MB{}) as 256 KiB READs",
         file.display(),
-        std::fs::metadata(&file)?.len() as f64 / 1e6
+        served as f64 / 1e6,
+        if served < file_bytes {
+            format!(" of {:.1} MB", file_bytes as f64 / 1e6)
+        } else {
+            String::new()
+        }
     ));
 
     let mut workers = Vec::new();
@@ -166,10 +174,10 @@ pub fn run(file: Option<&Path>, nr_workers: u32, json: bool) -> anyhow::Result<b
 
 fn print(report: &Report, json: bool) -> anyhow::Result<()> {
     if json {
-        println!("{}", serde_json::to_string(report)?);
-        return Ok(());
+        let line = serde_json::to_string(report)?;
+        return writeln!(std::io::stdout(), "{line}").context("cannot print the report");
     }
-    println!(
+    tell(&format!(
         "served    {:.1} MB, checksums {}\n",
         report.bytes_served as f64 / 1e6,
         if report.checksums_ok {
@@ -177,18 +185,23 @@ fn print(report: &Report, json: bool) -> anyhow::Result<()> {
         } else {
             "WRONG"
         }
-    );
-    println!("{}", report.arms_table());
-    println!("{}", report.equation());
+    ));
+    tell(&report.arms_table());
+    tell(&report.equation());
     for failure in &report.failures {
-        println!("FAILED    {failure}");
+        tell(&format!("FAILED    {failure}"));
     }
-    println!(
+    tell(&format!(
         "{} in {:.1} s",
         if report.ok { "ok" } else { "NOT OK" },
         report.seconds
-    );
+    ));
     Ok(())
+}
+
+/// A line for people. Who has stopped reading misses it, and the status says the rest.
+fn tell(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 /// Adds a section while the workers run; it must enter the buddy by whole pageblocks.
@@ -379,8 +392,12 @@ impl Served {
     }
 }
 
-/// The daemon's role of a re-executed process.
+/// The daemon's role of a re-executed process. It ends when the director does, however that ends.
 pub fn daemon(runtime_dir: &Path) -> ExitCode {
+    if let Err(errno) = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM) {
+        eprintln!("hugepool-demo: the daemon would outlive the demo: {errno}");
+        return ExitCode::FAILURE;
+    }
     let words = [
         OsStr::new("hugepoold"),
         OsStr::new("--runtime-dir"),

@@ -2,8 +2,8 @@
 //!
 //! The shape of the stream is that of `svc_alloc_arg()` in the kernel's NFS server: before
 //! each request the array of page slots is refilled, which takes 65 pages after a READ, often
-//! 1, sometimes 0. One pass over the file uses one arm: a loop of single allocations, the bulk
-//! list or the bulk array. Talks to the director by lines of JSON on standard output.
+//! 1, sometimes 0. The arms take turns of a few READs each: a loop of single allocations, the bulk
+//! list, the bulk array. Talks to the director by lines of JSON on standard output.
 
 use std::{
     fs::File,
@@ -26,7 +26,10 @@ use crate::source::{self, READ_BYTES};
 
 /// Pages that a READ of 256 KiB takes: 64 of data and one for the reply's head.
 pub const SLOTS: usize = 65;
-const LEAST_PASSES_PER_ARM: usize = 2;
+/// READs in the turn of an arm: 8 MiB.
+const TURN: usize = 32;
+/// READs after which all arms have had a turn.
+const ROUND: usize = TURN * ARMS.len();
 
 /// How the empty slots are filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +50,7 @@ pub const ARMS: [Arm; 3] = [Arm::Single, Arm::List, Arm::Array];
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Line {
-    /// Attached, and the first pass is done; it holds `pages` now.
+    /// Attached, and each arm has had its first turn; it holds `pages` now.
     Serving { pages: usize },
     /// The last word: what was served, and nanoseconds of each call that needed all 65 pages.
     Done {
@@ -68,17 +71,8 @@ pub fn run(runtime_dir: &Path, path: &Path) -> anyhow::Result<()> {
     let mut server = Server::new(client, path)?;
     let stop = stop_at_end_of_input();
 
-    let mut round = 0;
-    while round < LEAST_PASSES_PER_ARM || !stop.load(Relaxed) {
-        for arm in ARMS {
-            server.serve_file(arm)?;
-        }
-        if round == 0 {
-            say(&Line::Serving {
-                pages: server.nr_held(),
-            })?;
-        }
-        round += 1;
+    while server.nr_reads < 2 * ROUND || !stop.load(Relaxed) {
+        server.serve_file()?;
     }
     say(&Line::Done {
         bytes: server.bytes,
@@ -94,6 +88,7 @@ struct Server {
     checksum: u32,
     slots: [Option<Page>; SLOTS],
     list: Vec<Page>,
+    nr_reads: usize,
     bytes: u64,
     checksums_ok: bool,
     calls: [Vec<u32>; 3],
@@ -102,13 +97,15 @@ struct Server {
 impl Server {
     fn new(client: Client, path: &Path) -> anyhow::Result<Server> {
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+        let file_bytes = source::served_bytes(file.metadata()?.len());
         Ok(Server {
             client,
-            file_bytes: file.metadata()?.len(),
+            file_bytes,
             file,
-            checksum: source::checksum(path)?,
+            checksum: source::checksum(path, file_bytes)?,
             slots: [const { None }; SLOTS],
             list: Vec::with_capacity(SLOTS),
+            nr_reads: 0,
             bytes: 0,
             checksums_ok: true,
             calls: [const { Vec::new() }; 3],
@@ -116,10 +113,11 @@ impl Server {
     }
 
     /// One pass: READs from the first byte to the last, small requests between them.
-    fn serve_file(&mut self, arm: Arm) -> anyhow::Result<()> {
+    fn serve_file(&mut self) -> anyhow::Result<()> {
         let mut hasher = crc32fast::Hasher::new();
         let mut offset = 0;
         while offset < self.file_bytes {
+            let arm = ARMS[self.nr_reads / TURN % ARMS.len()];
             self.refill(arm)?;
             let want =
                 READ_BYTES.min(usize::try_from(self.file_bytes - offset).unwrap_or(READ_BYTES));
@@ -130,6 +128,12 @@ impl Server {
             for used in [1, 1, 0] {
                 self.refill(arm)?;
                 self.release(used);
+            }
+            self.nr_reads += 1;
+            if self.nr_reads == ROUND {
+                say(&Line::Serving {
+                    pages: self.nr_held(),
+                })?;
             }
         }
         self.bytes += self.file_bytes;
