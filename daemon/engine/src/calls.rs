@@ -302,13 +302,17 @@ struct Ask<'a> {
     now: Now,
 }
 
-/// The blocks of the runs, one by one: pfn, order, generation. An absurd order or a run past the
-/// last page names no page.
+/// The blocks of the runs, one by one: pfn, order, generation. The first is where the run says,
+/// whatever the order; one past the last page names no page.
 fn claims_of(request: &FreeBulk) -> Vec<(u32, u32, u32)> {
     let mut claims = Vec::new();
     for run in &request.runs {
         for block in 0..u64::from(run.nr_blocks) {
-            let offset = block.checked_shl(run.order).filter(|_| run.order < 32);
+            let offset = match (block, run.order) {
+                (0, _) => Some(0),
+                (_, order @ 0..32) => block.checked_shl(order),
+                _ => None,
+            };
             let pfn = offset.and_then(|offset| u64::from(run.first_pfn).checked_add(offset));
             let pfn = num::saturate(pfn.unwrap_or(u64::MAX));
             claims.push((pfn, run.order, run.generation));

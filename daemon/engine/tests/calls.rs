@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hugepool_engine::{
     AllocBulk, AllocOutcome, AllocReply, CallError, ClaimedRun, ClientId, Command, ConnectSpec,
-    Defaults, FreeBulk, FreeReply, LentRun, MAX_BLOCKS_PER_CALL, Patience, Shortfall,
+    Defaults, FreeBulk, FreeReply, LentRun, MAX_BLOCKS_PER_CALL, Misuse, Patience, Shortfall,
 };
 use hugepool_mm::{Migratetype, Order, ZoneId, ZoneKind};
 use support::{PAGE, Rig, alloc, zone};
@@ -50,6 +50,34 @@ fn named(request_id: u64, nr_blocks: u32) -> AllocBulk {
         request_id,
         ..alloc(0, nr_blocks)
     }
+}
+
+/// Seen to fail: a page that does not exist was named, for want of an order.
+#[test]
+fn a_block_claimed_at_an_absurd_order_is_named_as_it_was_claimed() {
+    let mut rig = Rig::new(8);
+    let tenant = rig.tenant(1);
+    let reply = rig.alloc(tenant.id, 2, 1);
+    for order in [0, 3, 31, 32, 63, 64, u32::MAX] {
+        let wrong = ClaimedRun {
+            order,
+            ..claim(&reply.runs[0])
+        };
+        let request = FreeBulk {
+            request_id: 0,
+            acknowledged: 0,
+            runs: vec![wrong],
+        };
+        let reply = rig.engine.free_bulk(tenant.id, &request).unwrap();
+        assert_eq!((reply.nr_blocks, reply.nr_refused), (0, 1));
+        let refused = reply.refused[0];
+        assert_eq!(refused.pfn, wrong.first_pfn, "order {order}");
+        assert!(
+            matches!(refused.misuse, Misuse::WrongOrder { claimed, .. } if claimed == order),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(free(&mut rig, tenant.id, &reply.runs).nr_blocks, 1);
 }
 
 #[test]
