@@ -16,7 +16,20 @@ use crate::{
     version,
     about,
     max_term_width = 100,
-    disable_help_subcommand = true
+    disable_help_subcommand = true,
+    after_help = "\
+Says `ready` on standard error when clients can attach, and stops on SIGTERM or SIGINT.
+
+Examples:
+  hugepoold --runtime-dir /tmp/pool                      two zones of 128MiB
+  hugepoold --zone dma=256MiB --zone rest=1GiB,kind=movable,reserve=8GiB
+  hugepoold --zone all=512MiB,backing=shm --section-size 16MiB
+  hugepoold --config /etc/hugepool/hugepoold.toml --check
+  hugepoolctl --runtime-dir /tmp/pool status             asks it
+  hugepoolctl config explain                             tells the configuration's keys
+
+Exit status: 0 stopped as asked (--check: could start), 1 could not start or go on, 2 usage or
+configuration (--check: could not start)."
 )]
 pub struct Flags {
     /// Configuration file (TOML). Flags win over the environment, that over the file.

@@ -4,7 +4,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
 use crate::size;
 
@@ -282,13 +282,10 @@ Examples:
 
 /// Which sections: by id, or so many of a zone.
 #[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
 pub struct Which {
     /// Section ids and ranges of them: 24, 24-27, 24,26
-    #[arg(
-        value_name = "ID",
-        value_delimiter = ',',
-        required_unless_present = "zone"
-    )]
+    #[arg(value_name = "ID", value_delimiter = ',')]
     pub ids: Vec<size::IdRange>,
     /// Zone to take them from
     #[arg(long, value_name = "NAME")]
@@ -386,6 +383,7 @@ pub enum LaneVerb {
 #[derive(Debug, Subcommand)]
 pub enum PcpVerb {
     /// Set how many pages move at a visit, and how many a lane keeps
+    #[command(group = ArgGroup::new("what").args(["batch", "high"]).required(true).multiple(true))]
     #[command(after_help = "\
 Examples:
   hugepoolctl pcp set --batch 63 --high 512
@@ -395,7 +393,7 @@ Examples:
         #[arg(long, value_name = "SLOT")]
         client: Option<u32>,
         /// Pages moved at a visit, or `auto` to follow demand
-        #[arg(long, value_name = "N|auto", value_parser = size::parse_auto, required_unless_present = "high")]
+        #[arg(long, value_name = "N|auto", value_parser = size::parse_auto)]
         batch: Option<u32>,
         /// Pages a lane keeps before it spills, or `auto`
         #[arg(long, value_name = "N|auto", value_parser = size::parse_auto)]

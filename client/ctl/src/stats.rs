@@ -4,6 +4,7 @@
 //! and root; whether that daemon still runs is said beside the numbers.
 
 use std::{
+    fs,
     path::Path,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -146,9 +147,15 @@ fn print(
     out.either(json, text)
 }
 
-/// Whether some process has the pid: after a crash it may be another's.
+/// Whether some process has the pid and has not ended: after a crash it may be another's, or the
+/// daemon's remains that nobody has collected yet.
 fn is_running(pid: u64) -> bool {
-    Path::new("/proc").join(pid.to_string()).exists()
+    // The state comes behind the name, which is in brackets and may hold anything.
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
 /// Milliseconds since 1970, as the daemon counts them.
@@ -157,4 +164,30 @@ fn now_ms() -> u64 {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        process::{self, Command},
+        thread,
+        time::{Duration, Instant},
+    };
+
+    use super::is_running;
+
+    /// Seen to fail: the remains of a killed daemon were said to run.
+    #[test]
+    fn a_process_that_has_ended_does_not_run_even_if_nobody_has_collected_it() {
+        assert!(is_running(process::id().into()));
+        assert!(!is_running(u64::MAX));
+        let mut child = Command::new("true").spawn().unwrap();
+        let end = Instant::now() + Duration::from_secs(30);
+        while is_running(child.id().into()) {
+            assert!(Instant::now() < end, "it runs on and on");
+            // tidy: sleep: between two looks at a condition that has a deadline
+            thread::sleep(Duration::from_millis(1));
+        }
+        child.wait().unwrap();
+    }
 }
