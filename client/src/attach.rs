@@ -21,8 +21,10 @@ use hugepool_shm::{
     eventfd::Bell,
     listener::ConnectError,
     message::{Connection, RecvError},
+    outbox::Outbox,
     region::Region,
     token::Token,
+    transit::{Taker, TransitTable},
     zone_map::{ZoneExtent, ZoneMap},
 };
 
@@ -34,8 +36,8 @@ const ATTACH_SOCKET: &str = "attach.sock";
 /// The socket that serves `Pages`.
 const PAGES_SOCKET: &str = "pages.sock";
 
-/// Descriptors before those of the zones: control segment and bell.
-const NR_FIXED_FDS: usize = 2;
+/// Descriptors beside those of the zones: control segment, bell and outbox.
+const NR_FIXED_FDS: usize = 3;
 
 /// What a client has been given.
 #[derive(Debug)]
@@ -50,6 +52,10 @@ pub(crate) struct Place {
     /// Whether the process receives barriers.
     pub(crate) registered: bool,
     pub(crate) zones: Vec<ZonePlace>,
+    /// This client, as the words of parcels name it.
+    pub(crate) me: Taker,
+    pub(crate) outbox: Outbox,
+    pub(crate) first_sequence: u32,
 }
 
 /// One zone that the client may use.
@@ -61,6 +67,8 @@ pub(crate) struct ZonePlace {
     /// Whether it takes movable requests only.
     pub(crate) is_movable: bool,
     pub(crate) map: Arc<ZoneMap>,
+    /// The transit words of its parcels.
+    pub(crate) transits: TransitTable,
 }
 
 impl Place {
@@ -80,7 +88,7 @@ impl Place {
             .send_until(&bytes, &[], deadline)
             .map_err(|error| protocol(&error))?;
 
-        let max_fds = NR_FIXED_FDS + usize::from(MAX_ZONES);
+        let max_fds = NR_FIXED_FDS + 2 * usize::from(MAX_ZONES);
         let received = connection
             .recv_until(max_fds, deadline)
             .map_err(|error| match error {
@@ -98,8 +106,8 @@ impl Place {
                 code: refused.code,
                 message: refused.message,
             }),
-            AttachMessage::Request(_) | AttachMessage::Ready(_) => Err(AttachError::Protocol(
-                "it asks where it should answer".into(),
+            _ => Err(AttachError::Protocol(
+                "it says something else than was asked".into(),
             )),
         }
     }
@@ -158,7 +166,7 @@ fn map(
     pages_socket: PathBuf,
 ) -> Result<Place, AttachError> {
     agree_on_layout(reply.layout_version).map_err(|error| protocol(&error))?;
-    if fds.len() != NR_FIXED_FDS + reply.zones.len() {
+    if fds.len() != NR_FIXED_FDS + 2 * reply.zones.len() {
         let (nr_fds, nr_zones) = (fds.len(), reply.zones.len());
         return Err(AttachError::Protocol(format!(
             "{nr_fds} descriptors for {nr_zones} zones"
@@ -174,8 +182,8 @@ fn map(
     let mapping = segment.map().map_err(|error| map_error(&error))?;
     let control = ControlSegment::open_as_made(mapping).map_err(|error| protocol(&error))?;
     let bell = Bell::from_fd(next());
-    let mut zones = Vec::with_capacity(reply.zones.len());
-    for zone in reply.zones {
+    let mut maps = Vec::with_capacity(reply.zones.len());
+    for zone in &reply.zones {
         let region = Region::adopt(next()).map_err(|error| protocol(&error))?;
         let extent = ZoneExtent {
             start_pfn: zone.start_pfn,
@@ -185,12 +193,21 @@ fn map(
             writable: zone.writable,
         };
         let map = ZoneMap::reserve(region, extent).map_err(|error| map_error(&error))?;
-        let map = Arc::new(map);
+        maps.push(Arc::new(map));
+    }
+    let outbox = Region::adopt(next()).map_err(|error| protocol(&error))?;
+    let outbox = outbox.map().map_err(|error| map_error(&error))?;
+    let outbox = Outbox::over(outbox).map_err(|error| map_error(&error))?;
+    let mut zones = Vec::with_capacity(reply.zones.len());
+    for (zone, map) in reply.zones.into_iter().zip(maps) {
+        let transits = Region::adopt(next()).map_err(|error| protocol(&error))?;
+        let transits = transits.map().map_err(|error| map_error(&error))?;
         zones.push(ZonePlace {
             index: zone.zone,
             name: zone.name,
             is_movable: zone.kind == AttachZoneKind::Movable,
             map,
+            transits: TransitTable::over(transits),
         });
     }
     // A refusal is no error: operations of the lanes fence by themselves then.
@@ -204,6 +221,13 @@ fn map(
         bell,
         registered,
         zones,
+        me: Taker {
+            slot: reply.slot,
+            incarnation: reply.incarnation.into(),
+        }
+        .cut(),
+        outbox,
+        first_sequence: reply.first_sequence,
     })
 }
 

@@ -10,16 +10,18 @@ use hugepool_proto::v1::Run;
 use hugepool_shm::{
     control::ControlSegment,
     doorbell::Doorbell,
-    message::Connection,
+    post::PostPlace,
     process::{self, ClientHandle, Registration, ReserveError, ZoneBytes},
-    raw::Class,
+    raw::{Class, NR_ZONES},
 };
 
 use crate::{
-    AttachError, Bulk, EvictablePage, LocalLane, Migratetype, MovablePage, NoSuchZone, Options,
-    Order, Page, PressureWatch, Request, Shortfall,
+    AttachError, Bulk, ClaimError, EvictablePage, HandOverError, LocalLane, Migratetype,
+    MovablePage, NoSuchZone, Options, Order, Page, Parcel, PressureWatch, Request, Shortfall,
+    Ticket,
     adopt::{self, Shape},
     attach::{Place, ZonePlace},
+    desk::Desk,
     obtain,
     remote::Remote,
     sections::Sections,
@@ -47,7 +49,7 @@ pub(crate) struct Inner {
     pub(crate) max_order: u8,
     deadline: Duration,
     /// Open for as long as the client is attached: its hang-up detaches.
-    _connection: Connection,
+    pub(crate) desk: Arc<Desk>,
 }
 
 impl Client {
@@ -91,6 +93,21 @@ impl Client {
             sections.try_follow(control, zones)
         });
         place.connection.confirm(place.registered, deadline)?;
+        let desk = Arc::new(Desk::new(place.connection.0));
+        let mut transits = [const { None }; NR_ZONES];
+        for zone in zones.iter() {
+            transits[usize::from(zone.index)] = Some(zone.transits.clone());
+        }
+        // Pages may outlive the client, and must not keep it attached.
+        let of_fetch = Arc::downgrade(&desk);
+        lanes.set_post(PostPlace {
+            me: place.me,
+            outbox: place.outbox,
+            first_sequence: place.first_sequence,
+            transits,
+            section_order: place.geometry.section_order.into(),
+            fetch: Box::new(move |slot| of_fetch.upgrade()?.outbox_of(slot)),
+        });
         let inner = Inner {
             lanes,
             control: place.control,
@@ -103,7 +120,7 @@ impl Client {
             },
             max_order: place.geometry.max_order,
             deadline: options.deadline,
-            _connection: place.connection.0,
+            desk,
         };
         Ok(Client {
             inner: Arc::new(inner),
@@ -252,6 +269,45 @@ impl Client {
     #[inline]
     pub fn free_pages_bulk_array(&self, slots: &mut [Option<Page>]) {
         self.inner.lanes.put_slots(slots);
+    }
+
+    /// Hands pages over, in one parcel of at most 256 blocks of one zone, and leaves the list empty.
+    ///
+    /// The ticket may go to another client over any channel, and to several: the first that claims
+    /// it has the pages, the others are refused. Until then they can be taken back. A single page
+    /// goes by [`Page::hand_over`].
+    ///
+    /// # Errors
+    /// [`HandOverError`]; the pages are in the list still.
+    pub fn hand_over_bulk(&self, pages: &mut Vec<Page>) -> Result<Ticket, HandOverError> {
+        self.inner.lanes.hand_over(pages)
+    }
+
+    /// Claims what a ticket names: no copy, and no question to the daemon but at the first claim
+    /// from a sender.
+    ///
+    /// # Errors
+    /// [`ClaimError`] says at once who has the pages, or why nobody has; nothing has changed.
+    pub fn claim(&self, ticket: Ticket) -> Result<Parcel, ClaimError> {
+        self.inner.lanes.claim(ticket)
+    }
+
+    /// Claims what a ticket names, to be kept: the pages are appended to the list. Returns how
+    /// many.
+    ///
+    /// # Errors
+    /// [`ClaimError`]; nothing has changed.
+    pub fn claim_pages(&self, ticket: Ticket, list: &mut Vec<Page>) -> Result<usize, ClaimError> {
+        self.inner.lanes.claim_pages(ticket, list)
+    }
+
+    /// Takes back what this client had handed over: what nobody has claimed, or what was given back.
+    /// The pages are appended to the list; returns how many.
+    ///
+    /// # Errors
+    /// [`ClaimError`], for one who was too late above all; nothing has changed.
+    pub fn take_back(&self, ticket: Ticket, list: &mut Vec<Page>) -> Result<usize, ClaimError> {
+        self.inner.lanes.take_back(ticket, list)
     }
 
     /// Names of the zones that this client may use, in the daemon's order.

@@ -10,17 +10,22 @@
 //! client says about itself is believed but its name. Who floods, sends nonsense or stalls loses
 //! its own connection and nothing else.
 
+mod channels;
 mod place;
 
 use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hugepool_engine::ClientId;
-use hugepool_shm::attach::{AttachMessage, AttachReady, AttachRefused, AttachRequest, RefusalCode};
+use hugepool_shm::attach::{
+    AttachMessage, AttachReady, AttachRefused, AttachRequest, PeerReply, RefusalCode,
+};
 use hugepool_shm::message::{Connection, RecvError};
 use hugepool_shm::peer::PeerCredentials;
 
+use self::channels::Channels;
 use self::place::Place;
 use crate::lanes::{Watch, Watched};
 use crate::rpc::peer::{Gate, Pass};
@@ -35,6 +40,7 @@ pub struct Attach {
     next: u64,
     peers: HashMap<u64, Peer>,
     numbers: HashMap<ClientId, u64>,
+    channels: Channels,
 }
 
 /// One connection and its process.
@@ -96,6 +102,7 @@ impl Attach {
             next: 0,
             peers: HashMap::new(),
             numbers: HashMap::new(),
+            channels: Channels::default(),
         }
     }
 
@@ -150,6 +157,18 @@ impl Attach {
             (Stage::Mapping { place, .. }, Ok(AttachMessage::Ready(ready))) => {
                 let client = place.client;
                 self.ready(number, client, ready, watch, shared);
+            }
+            (Stage::Attached { .. }, Ok(AttachMessage::PeerRequest(request))) => {
+                self.show_peer(number, request.slot, watch, shared);
+            }
+            (Stage::Attached { .. }, Ok(AttachMessage::ChannelRequest(request))) => {
+                let (reply, fd) = self.channels.answer(number, request);
+                let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
+                let sent = AttachMessage::ChannelReply(reply).encode().ok();
+                let sent = sent.is_some_and(|bytes| connection.send(&bytes, &fds).is_ok());
+                if !sent {
+                    self.hang_up(number, watch, shared);
+                }
             }
             (Stage::Greeted { .. }, message) => {
                 let text = message.err().unwrap_or_else(|| "not a request".to_owned());
@@ -240,6 +259,34 @@ impl Attach {
         }
     }
 
+    /// Passes a client the outbox of another one that shares a zone with it.
+    fn show_peer(&mut self, number: u64, slot: u16, watch: &Watch, shared: &Shared) {
+        let peer = self.client(number).and_then(|client| {
+            let peer = shared.with(|engine, _, _| engine.share_zone(client, slot))?;
+            self.peers.get(self.numbers.get(&peer)?)?.stage.place()
+        });
+        let outbox = peer.map(Place::outbox_to_read).and_then(|outbox| {
+            outbox
+                .inspect_err(|error| tracing::warn!(%error, "an outbox cannot be passed on"))
+                .ok()
+        });
+        let reply = AttachMessage::PeerReply(PeerReply {
+            slot,
+            is_there: outbox.is_some(),
+        });
+        let fds: Vec<BorrowedFd<'_>> = outbox.iter().map(AsFd::as_fd).collect();
+        let connection = self.peers.get(&number);
+        let connection = connection.and_then(|peer| peer.connection.as_ref());
+        let sent = match (connection, reply.encode()) {
+            (Some(connection), Ok(bytes)) => connection.send(&bytes, &fds).is_ok(),
+            _ => false,
+        };
+        if !sent {
+            // Who does not read its answers does not keep the protocol.
+            self.hang_up(number, watch, shared);
+        }
+    }
+
     /// The other end is gone, or out of patience: what was lent into its lanes goes home, what it
     /// holds stays its own until its process ends.
     fn hang_up(&mut self, number: u64, watch: &Watch, shared: &Shared) {
@@ -249,6 +296,7 @@ impl Attach {
         if let Some(connection) = peer.connection.take() {
             watch.forget(&connection);
         }
+        self.channels.leave(number);
         match peer.stage.place().map(|place| place.client) {
             None => drop(self.peers.remove(&number)),
             Some(client) => {
@@ -282,6 +330,9 @@ impl Attach {
         if let Some(connection) = peer.and_then(|peer| peer.connection.take()) {
             watch.forget(&connection);
         }
+        if let Some(number) = number {
+            self.channels.leave(*number);
+        }
     }
 
     /// The engine has buried a client: nothing of it is kept. Harmless when repeated.
@@ -290,6 +341,7 @@ impl Attach {
         let Some(number) = self.numbers.remove(&client) else {
             return;
         };
+        self.channels.leave(number);
         let Some(peer) = self.peers.remove(&number) else {
             return;
         };

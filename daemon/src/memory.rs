@@ -13,9 +13,11 @@ use std::sync::{Arc, Mutex, TryLockError};
 use hugepool_engine::{Backing as BackingReport, BlockCopy};
 use hugepool_mm::{Geometry, Pfn, SectionId, ZoneId};
 use hugepool_shm::backing::{Backing, BackingFacts, ChosenBacking};
+use hugepool_shm::mapping::MapError;
 use hugepool_shm::page_io::PageIo;
-use hugepool_shm::region::RegionError;
+use hugepool_shm::region::{Region, RegionError};
 use hugepool_shm::storage::Storage;
+use hugepool_shm::transit::TransitTable;
 
 use crate::backing_plan::choose_more;
 use crate::config::ZonePlan;
@@ -35,6 +37,8 @@ struct ZoneMemory {
     storage: Storage,
     /// Its bytes, for copies.
     io: PageIo,
+    /// The transit words of its parcels.
+    transits: Region,
     /// Those of its sections with memory, by number, and what serves them. Held while its file is
     /// worked on.
     populated: Mutex<BTreeMap<u32, Backing>>,
@@ -50,6 +54,7 @@ impl Memory {
     /// [`RegionError`] with the name of the zone.
     pub fn new(
         geometry: Geometry,
+        max_clients: u16,
         zones: Vec<(ZonePlan, ChosenBacking)>,
     ) -> Result<Memory, (String, RegionError)> {
         let make = |(plan, at_start): (ZonePlan, ChosenBacking)| {
@@ -62,14 +67,18 @@ impl Memory {
                     len_bytes: bytes,
                     errno,
                 })?;
-                Ok((storage, io))
+                let len_bytes = TransitTable::len_bytes(u32::from(max_clients) + 1);
+                let len_bytes = u64::try_from(len_bytes).unwrap_or(u64::MAX);
+                let transits = Region::for_peers(&format!("transits-{}", plan.name), len_bytes)?;
+                Ok((storage, io, transits))
             });
             match made {
-                Ok((storage, io)) => Ok(ZoneMemory {
+                Ok((storage, io, transits)) => Ok(ZoneMemory {
                     plan,
                     at_start,
                     storage,
                     io,
+                    transits,
                     populated: Mutex::default(),
                     found: Mutex::default(),
                 }),
@@ -80,6 +89,22 @@ impl Memory {
             geometry,
             zones: zones.into_iter().map(make).collect::<Result<_, _>>()?,
         })
+    }
+
+    /// The descriptor of the transit words of a zone.
+    pub fn transits(&self, zone: ZoneId) -> BorrowedFd<'_> {
+        self.zones[usize::from(zone.get())].transits.as_fd()
+    }
+
+    /// Maps the transit words of each zone, for the engine.
+    ///
+    /// # Errors
+    /// What mapping answers.
+    pub fn map_transits(&self) -> Result<Vec<TransitTable>, MapError> {
+        let zones = self.zones.iter();
+        zones
+            .map(|zone| Ok(TransitTable::over(zone.transits.map()?)))
+            .collect()
     }
 
     /// The file of a zone, to be passed to clients.
@@ -299,7 +324,7 @@ mod tests {
             passed_over: Vec::new(),
         };
         let plans = vec![(config.zones[0].clone(), chosen)];
-        let memory = Memory::new(geometry, plans).unwrap();
+        let memory = Memory::new(geometry, 8, plans).unwrap();
         let zone = ZoneId::new(0);
         memory.populate(zone, SectionId::new(0)).unwrap();
         assert!(memory.audit().is_empty(), "as it should be");

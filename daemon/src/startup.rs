@@ -10,8 +10,11 @@ use hugepool_engine::{
     Command, CommandError, ConfigError as EngineError, Defaults, Engine, EngineConfig,
     OperationReport, OperationState, Reply, Sections, SectionsRequest, ZoneSettings,
 };
+use hugepool_mm::ZoneId;
 use hugepool_shm::backing::{BackingFacts, ChosenBacking, NoBacking};
+use hugepool_shm::mapping::MapError;
 use hugepool_shm::region::RegionError;
+use hugepool_shm::token::Token;
 use nix::errno::Errno;
 
 use crate::backing_plan::choose_all;
@@ -57,6 +60,9 @@ pub enum StartError {
     /// The engine refuses the first sections.
     #[error("the first sections cannot be added")]
     Command(#[from] CommandError),
+    /// Memory of our own that could not be mapped.
+    #[error("the words that clients share cannot be mapped")]
+    Map(#[from] MapError),
     /// A descriptor that the system did not give.
     #[error("the system gives no descriptor")]
     System(#[from] Errno),
@@ -68,7 +74,12 @@ pub enum StartError {
 /// [`StartError`]; no memory is held then.
 pub fn engine(config: &Config) -> Result<(Shared, Jobs), StartError> {
     let memory = Arc::new(files(config)?);
-    let engine = Engine::new(engine_config(config))?;
+    let mut engine = Engine::new(engine_config(config))?;
+    for (zone, table) in (0..).map(ZoneId::new).zip(memory.map_transits()?) {
+        engine.set_transit(zone, table);
+    }
+    let [a, b, c, d, ..] = Token::random()?.to_bytes();
+    engine.set_first_sequence(u32::from_le_bytes([a, b, c, d]));
     let (effects, jobs) = effects::queue();
     let shared = Shared::new(engine, config, memory, effects)?;
     for zone in &config.zones {
@@ -92,7 +103,7 @@ fn files(config: &Config) -> Result<Memory, StartError> {
             }),
         })
         .collect::<Result<_, _>>()?;
-    Memory::new(config.geometry, zones)
+    Memory::new(config.geometry, config.limits.clients, zones)
         .map_err(|(zone, source)| StartError::Region { zone, source })
 }
 

@@ -69,7 +69,11 @@ async fn until_clients(daemon: &Daemon, wanted: usize) -> Vec<v1::Client> {
 async fn an_honest_client_gets_segment_bell_and_zones() {
     let daemon = Daemon::tiny();
     let place = raw::attach(&daemon);
-    assert_eq!(place.fds.len(), 4, "control segment, bell, two zones");
+    assert_eq!(
+        place.fds.len(),
+        7,
+        "control segment, bell, two zones, outbox, their transit words"
+    );
     assert_eq!(place.reply.nr_lanes, 2);
     let names: Vec<_> = place
         .reply

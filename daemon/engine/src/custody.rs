@@ -20,6 +20,7 @@ use crate::misuse::Misuse;
 use crate::nodes::Picks;
 use crate::num;
 use crate::owners::{Owners, Taken};
+use crate::posts::Posts;
 use crate::state::StateWords;
 use crate::zones::Zones;
 
@@ -44,7 +45,13 @@ pub(crate) struct Custody {
     pub wanted_orders: [Option<Order>; NR_ZONES],
     /// Where lent pages were wanted, and where they came from.
     pub picks: Picks,
-    heads: Vec<Pfn>,
+    /// Parcels on their way.
+    pub posts: Posts,
+    /// Words of returns that something must be settled before.
+    pub deferred: Vec<(ClientId, RawPage)>,
+    pub heads: Vec<Pfn>,
+    /// Of the parcel that is being settled.
+    pub words: Vec<RawPage>,
 }
 
 /// Who borrows, and what it may.
@@ -87,7 +94,10 @@ impl Custody {
             nr_pages_home: 0,
             wanted_orders: [None; NR_ZONES],
             picks: Picks::default(),
+            posts: Posts::new(),
+            deferred: Vec::new(),
             heads: Vec::new(),
+            words: Vec::new(),
         }
     }
 
@@ -327,6 +337,10 @@ impl Custody {
     /// Whether a claim is of a block that is home since, and was not lent again: a daemon before
     /// may have taken it, and died before it could say so.
     pub fn is_settled(&self, claim: RawPage) -> bool {
+        if claim.migratetype().is_none() {
+            // A notice: parcels are not kept over a restart.
+            return true;
+        }
         let next = hugepool_shm::raw::next_generation(claim.generation());
         let last = self.zones.nr_pages();
         u64::from(claim.pfn()) < last
@@ -454,6 +468,14 @@ impl Custody {
         self.owners.raise_floor(section);
         self.note_section(section);
         self.owners.forget_section(section);
+    }
+
+    /// Puts blocks away that were taken home.
+    pub fn put_all(&mut self, heads: &[Pfn], order: Order) {
+        let nr_blocks = num::count(heads.len());
+        self.nr_home += nr_blocks;
+        self.nr_pages_home += nr_blocks << order.get();
+        heads.iter().for_each(|&pfn| self.zones.put(pfn, order));
     }
 
     fn put(&mut self, taken: Taken) {

@@ -8,7 +8,7 @@
 //! [`FreeBulk`]. What is to be done outside: slowly an [`Effect`], at once by [`Outside`].
 //!
 //! Inside, in the order of imports: `cell`, `tally`, `owners` (whose each block is), `zones`,
-//! `custody` (the line between zones and clients), `demand`, `lanes`, `ledger`, `client`,
+//! `posts`, `custody` (the line between zones and clients), `parcels` (from client to client), `demand`, `lanes`, `ledger`, `client`,
 //! then the parts of [`Engine`]: `worker` (settle and refill), `recall`, `reclaim`,
 //! `calls`, `operation`, `request`, `holders`, `hotplug`, `drain`, `apply`, `snapshot`,
 //! `verify`. Blocks that move: `intent` (what is under way), `moves` (what the runner does),
@@ -49,6 +49,8 @@ mod num;
 mod operation;
 mod outside;
 mod owners;
+mod parcels;
+mod posts;
 mod recall;
 mod reclaim;
 mod recover;

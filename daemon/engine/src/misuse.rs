@@ -3,6 +3,7 @@
 //! A peer's nonsense, never ours: it is counted, named, and changes nothing else.
 
 use hugepool_mm::{Order, Pfn};
+use hugepool_shm::ticket::Ticket;
 use thiserror::Error;
 
 use crate::id::ClientId;
@@ -49,5 +50,20 @@ pub enum Misuse {
         claimed: u32,
         /// The order lent.
         there: Order,
+    },
+    /// A parcel that its sender does not sign for, or that is settled, or in a zone that is not the
+    /// claimant's.
+    #[error("{ticket:?} names no parcel that was offered to this client")]
+    NoSuchParcel {
+        /// As claimed.
+        ticket: Ticket,
+    },
+    /// A parcel that the claimant does not have.
+    #[error("{ticket:?} names a parcel that client slot {by} has")]
+    ParcelElsewhere {
+        /// As claimed.
+        ticket: Ticket,
+        /// Who has it.
+        by: u16,
     },
 }

@@ -9,6 +9,8 @@
 //! One writer: the accesses are relaxed, the cells are atomics only because the words
 //! may lie in a mapping.
 
+mod handed;
+
 use std::sync::atomic::{
     AtomicU64,
     Ordering::{Relaxed, Release},
@@ -37,6 +39,9 @@ pub(crate) struct Taken {
     pub migratetype: Migratetype,
 }
 
+/// A lent block, by its head.
+type Headed = (Pfn, Lent);
+
 /// The cells of all pages, the floors of all sections, and the counts.
 #[derive(Debug)]
 pub(crate) struct Owners {
@@ -52,6 +57,8 @@ pub(crate) struct Owners {
     /// By section: whether pages may be lent out of it.
     managed: Vec<bool>,
     tally: Tally,
+    /// Blocks of one pageblock that are moved together.
+    run: Vec<Headed>,
 }
 
 impl Owners {
@@ -69,6 +76,7 @@ impl Owners {
             floors: vec![0; nr_sections],
             managed: vec![false; nr_sections],
             tally,
+            run: Vec::new(),
         }
     }
 
@@ -182,6 +190,12 @@ impl Owners {
         self.tally.add(to, place, pages, now_ms);
     }
 
+    /// Whether pages of the section that a pfn lies in may be lent.
+    pub fn is_managed(&self, pfn: u32) -> bool {
+        let section = num::index(pfn >> self.geometry.section_order());
+        self.managed.get(section).is_some_and(|&managed| managed)
+    }
+
     /// Takes a block home if the claim is right: the section is online, the block is headed
     /// there, is the client's, and has the order and the generation claimed.
     pub fn take_named(
@@ -203,8 +217,7 @@ impl Owners {
         order: u32,
         generation: u32,
     ) -> Result<Lent, Misuse> {
-        let section = num::index(pfn >> self.geometry.section_order());
-        if !self.managed.get(section).is_some_and(|&managed| managed) {
+        if !self.is_managed(pfn) {
             return Err(Misuse::NoSuchPage { pfn });
         }
         let at = Pfn::new(pfn);
@@ -237,8 +250,7 @@ impl Owners {
     /// Takes the block headed at `pfn` home if it is the client's; whatever its order and
     /// generation (for the free map, which knows neither).
     pub fn take_head(&mut self, client: ClientId, pfn: u32) -> Result<Taken, Misuse> {
-        let section = num::index(pfn >> self.geometry.section_order());
-        if !self.managed.get(section).is_some_and(|&managed| managed) {
+        if !self.is_managed(pfn) {
             return Err(Misuse::NoSuchPage { pfn });
         }
         let at = Pfn::new(pfn);

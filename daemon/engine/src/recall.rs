@@ -100,13 +100,15 @@ impl Engine {
         let before = client.nr_misuses;
         let taken = collect(client, &mut self.custody, now);
         self.nr_misuses += client.nr_misuses - before;
-        match taken {
+        let nr_pages = match taken {
             Ok(nr_pages) => nr_pages,
             Err(sick) => {
                 self.poison(id, sick, now, outside);
                 0
             }
-        }
+        };
+        self.settle_deferred(now);
+        nr_pages
     }
 
     /// Before a caller falls short: empties the lanes of the others, and if that brings

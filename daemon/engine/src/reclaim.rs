@@ -4,13 +4,16 @@
 //! own until its pidfd says that it is dead (PROTOCOLS P8). Only then is it buried: its
 //! custody swept, its slot free for a next life.
 
+use hugepool_mm::ZoneId;
 use hugepool_shm::control::ControlSegment;
 use hugepool_shm::lane_daemon::LaneDaemon;
+use hugepool_shm::outbox::Outbox;
+use hugepool_shm::transit::TransitTable;
 
 use crate::client::{AttachError, AttachSpec, Client, ConnectSpec, Link};
 use crate::custody::Custody;
 use crate::events::About;
-use crate::id::{ClientId, Now};
+use crate::id::{ClientId, Now, millis};
 use crate::lanes::{Gate, Lane};
 use crate::ledger_words;
 use crate::num;
@@ -161,8 +164,42 @@ impl Engine {
         }
     }
 
-    /// The client is dead: all that is its own goes home, its slot is free. Returns the pages
-    /// that came home. Harmless when repeated.
+    /// The outbox of a client that attaches, and the zones' words beside it: it may hand pages
+    /// over. Returns the first sequence of its slots.
+    ///
+    /// # Errors
+    /// [`CallError::NoSession`].
+    pub fn open_post(&mut self, id: ClientId, outbox: Outbox) -> Result<u32, CallError> {
+        let client = self.clients.get(id).ok_or(CallError::NoSession)?;
+        let link = client.link.as_ref().ok_or(CallError::NoSession)?;
+        let zones = (0..self.custody.zones.len()).filter(|&at| client.may_use(at));
+        let zones = zones.fold(0, |bits, at| bits | 1 << at);
+        let segment = link.segment.clone();
+        Ok(self.custody.posts.open(id, outbox, segment, zones))
+    }
+
+    /// The transit words of a zone, which all of its clients share.
+    pub fn set_transit(&mut self, zone: ZoneId, table: TransitTable) {
+        self.custody
+            .posts
+            .set_transit(usize::from(zone.get()), table);
+    }
+
+    /// Where the sequences of outboxes begin: a number that no other daemon begins at, so that
+    /// tickets of another one name nothing.
+    pub fn set_first_sequence(&mut self, first: u32) {
+        self.custody.posts.set_first_sequence(first.max(1));
+    }
+
+    /// Whether two clients share a zone: only then may one see what the other offers.
+    pub fn share_zone(&self, id: ClientId, slot: u16) -> Option<ClientId> {
+        let posts = &self.custody.posts;
+        let (ours, theirs) = (posts.get(id)?, posts.in_slot(slot)?);
+        (ours.zones & theirs.zones != 0).then_some(theirs.client)
+    }
+
+    /// The client is dead: what others have taken from it is theirs, all that is its own goes
+    /// home, its slot is free. Returns the pages that came home. Harmless when repeated.
     pub fn bury(&mut self, id: ClientId, now: Now) -> u64 {
         if self
             .clients
@@ -172,6 +209,7 @@ impl Engine {
             return 0;
         }
         self.leave_compactions(id, None);
+        self.wind_up(id, now);
         let nr_pages = self.custody.sweep_home(id);
         self.nr_reclaimed_pages += nr_pages;
         self.custody.owners.close(id);
@@ -182,6 +220,18 @@ impl Engine {
         let text = format!("client {id} is dead, {nr_pages} pages came home");
         self.events.note(now, "bury", About::client(id), text);
         nr_pages
+    }
+
+    /// Settles all that a client which is gone may have part in (PROTOCOLS P5.5).
+    fn wind_up(&mut self, id: ClientId, now: Now) {
+        if self.custody.posts.get(id).is_none() {
+            return;
+        }
+        for client in self.clients.ids() {
+            self.settle_rings(client, now);
+        }
+        self.settle_deferred(now);
+        self.custody.wind_up(id, millis(now));
     }
 
     /// Lets go of clients that hung up and own nothing any more: a process that lives on may
@@ -198,6 +248,7 @@ impl Engine {
                     .tally()
                     .client(client.id)
                     .is_none_or(|tally| tally.pages == 0)
+                && !self.custody.posts.holds_any(client.id)
         };
         let ids: Vec<ClientId> = self
             .clients
@@ -206,6 +257,7 @@ impl Engine {
             .map(|client| client.id)
             .collect();
         for id in ids {
+            self.wind_up(id, now);
             self.custody.owners.close(id);
             self.clients.remove(id);
             self.bounds_version += 1;

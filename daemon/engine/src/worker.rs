@@ -18,6 +18,7 @@ use crate::lanes::{Hunger, class_capacity, class_migratetype, class_order, raw_m
 use crate::misuse::Misuse;
 use crate::num;
 use crate::outside::Outside;
+use crate::parcels::Unsettled;
 
 /// Words of the free map looked at in one visit: a client that fills its map with
 /// nonsense gets no more of the daemon's time than that.
@@ -89,6 +90,9 @@ impl Engine {
         }
         let before = client.nr_misuses;
         let mut served = Served::default();
+        if self.custody.posts.take_full(id) && self.custody.settle_taken_of(id, millis(now)) {
+            served.nr_home += 1;
+        }
         let health = serve(client, &mut self.custody, now, &mut served);
         publish_allowance(client, &self.custody);
         let Served { nr_home, nr_lent } = served;
@@ -107,7 +111,48 @@ impl Engine {
         if let Err(sick) = health {
             self.poison(id, sick, now, outside);
         }
+        self.settle_deferred(now);
         nr_home + nr_lent
+    }
+
+    /// Settles words that came too early: all rings are settled, as they stand now, and what still
+    /// finds nothing that could come before it is wrong.
+    pub(crate) fn settle_deferred(&mut self, now: Now) {
+        if self.custody.deferred.is_empty() {
+            return;
+        }
+        for id in self.clients.ids() {
+            self.settle_rings(id, now);
+        }
+        let mut words = core::mem::take(&mut self.custody.deferred);
+        let mut nr_left = usize::MAX;
+        while words.len() < nr_left {
+            nr_left = words.len();
+            words.retain(|&(id, word)| {
+                let settled = self.custody.settle_word(id, word, false, millis(now));
+                matches!(settled, Err(Unsettled::Ahead))
+            });
+        }
+        for (id, word) in words {
+            let settled = self.custody.settle_word(id, word, true, millis(now));
+            if let (Err(Unsettled::Misuse(misuse)), Some(client)) =
+                (settled, self.clients.get_mut(id))
+            {
+                client.note_misuse(misuse);
+                self.nr_misuses += 1;
+            }
+        }
+    }
+
+    /// Settles what one client gave back and says, without lending anything. Words of a lane that
+    /// make no sense are left for its next visit to find.
+    pub(crate) fn settle_rings(&mut self, id: ClientId, now: Now) {
+        let Some(client) = self.clients.get_mut(id) else {
+            return;
+        };
+        let before = client.nr_misuses;
+        let _ = collect(client, &mut self.custody, now);
+        self.nr_misuses += client.nr_misuses - before;
     }
 
     /// Tells all clients that the daemon is about to sleep, and looks once more whether it may.
@@ -123,7 +168,7 @@ impl Engine {
             }
             link.segment.announce_sleep();
             link.is_told_awake = false;
-            may_sleep &= !has_work(link);
+            may_sleep &= !has_work(link) && !self.custody.posts.is_full(client.id);
         }
         may_sleep
     }
@@ -184,8 +229,15 @@ pub(crate) fn publish_allowance(client: &Client, custody: &Custody) {
     if let Some(link) = &client.link {
         let account = custody.owners.tally().client(client.id);
         let owned = account.map_or(0, |account| account.pages);
-        let most = client.ceiling_pages.unwrap_or(u64::MAX);
-        link.segment.set_claim_allowance(most.saturating_sub(owned));
+        // Without a ceiling, without end.
+        let allowance = client
+            .ceiling_pages
+            .map_or(u64::MAX, |most| most.saturating_sub(owned));
+        let nr_settled = custody
+            .posts
+            .get(client.id)
+            .map_or(0, |of| of.nr_claimed_pages);
+        link.segment.set_claim_allowance(allowance, nr_settled);
     }
 }
 
@@ -197,7 +249,7 @@ fn serve(
 ) -> Result<(), Sick> {
     let before = custody.nr_home;
     let health = collect(client, custody, now);
-    served.nr_home = usize::try_from(custody.nr_home - before).unwrap_or(usize::MAX);
+    served.nr_home += usize::try_from(custody.nr_home - before).unwrap_or(usize::MAX);
     health?;
     if client.is_in_service() {
         refill(client, custody, now, served)?;
@@ -208,7 +260,7 @@ fn serve(
 /// Takes home what a client gave back and what lies in its closed lanes; returns the pages.
 pub(crate) fn collect(client: &mut Client, custody: &mut Custody, now: Now) -> Result<u64, Sick> {
     let before = custody.nr_pages_home;
-    bring_home(client, custody)?;
+    bring_home(client, custody, millis(now))?;
     take_closed(client, custody, now)?;
     Ok(custody.nr_pages_home - before)
 }
@@ -216,7 +268,7 @@ pub(crate) fn collect(client: &mut Client, custody: &mut Custody, now: Now) -> R
 /// Settles the client's rings and its free map, in the order of PROTOCOLS P2: map words
 /// are loaded, then the rings are settled, then the pages taken home, then the bits cleared;
 /// nothing is lent before that.
-fn bring_home(client: &mut Client, custody: &mut Custody) -> Result<(), Sick> {
+fn bring_home(client: &mut Client, custody: &mut Custody, now_ms: u64) -> Result<(), Sick> {
     let id = client.id;
     let Some(link) = &mut client.link else {
         return Ok(());
@@ -234,16 +286,18 @@ fn bring_home(client: &mut Client, custody: &mut Custody) -> Result<(), Sick> {
     let mut settle = || -> Result<(), Sick> {
         for (at, lane) in lanes.iter_mut().enumerate() {
             let mut nr_freed = [0; NR_CLASSES];
-            let nr_settled = lane.settle(&mut |claim| match custody.take_home(id, claim) {
-                Ok(_) => {
+            let settled = &mut |claim| match custody.settle_word(id, claim, false, now_ms) {
+                Ok(()) => {
                     if let Some(class) = Class::of(claim, u32::from(pageblock_order.get())) {
                         nr_freed[class.index()] += 1;
                     }
                 }
+                Err(Unsettled::Ahead) => custody.deferred.push((id, claim)),
                 // A daemon before has settled it, and died before it could say so.
                 Err(_) if is_replay && custody.is_settled(claim) => {}
-                Err(misuse) => misuses.push(misuse),
-            });
+                Err(Unsettled::Misuse(misuse)) => misuses.push(misuse),
+            };
+            let nr_settled = lane.settle(settled);
             lane.note_freed(&nr_freed);
             nr_settled.map_err(|why| Sick { lane: at, why })?;
         }
@@ -253,8 +307,8 @@ fn bring_home(client: &mut Client, custody: &mut Custody) -> Result<(), Sick> {
     let health = if map.may_have_any() {
         let (settled, health) = map.load(map_cursor, MAP_BUDGET_WORDS).settled_by(settle);
         for pfn in settled.heads() {
-            match custody.take_head_home(id, pfn) {
-                Ok(_) => {}
+            match custody.settle_head(id, pfn, now_ms) {
+                Ok(()) => {}
                 // Home already: its word came by a ring, or it was recalled.
                 Err(Misuse::NotLent { .. }) => {}
                 Err(misuse) => misuses.push(misuse),
@@ -283,11 +337,11 @@ fn take_closed(client: &mut Client, custody: &mut Custody, now: Now) -> Result<(
     for (at, lane) in link.lanes.iter_mut().enumerate() {
         let settle = &mut |claims: &[RawPage]| {
             for &claim in claims {
-                match custody.take_home(id, claim) {
-                    Err(misuse) if !(is_replay && custody.is_settled(claim)) => {
-                        misuses.push(misuse);
-                    }
-                    _ => {}
+                match custody.settle_word(id, claim, false, millis(now)) {
+                    Ok(()) => {}
+                    Err(Unsettled::Ahead) => custody.deferred.push((id, claim)),
+                    Err(_) if is_replay && custody.is_settled(claim) => {}
+                    Err(Unsettled::Misuse(misuse)) => misuses.push(misuse),
                 }
             }
         };

@@ -120,9 +120,9 @@ fn r11_a_call_refused_by_the_limit_takes_nothing_and_says_quota() {
         slot: Some(tenant.id.slot),
         ceiling_pages: Some(5),
     });
-    assert_eq!(tenant.segment.claim_allowance(), 5);
+    assert_eq!(tenant.segment.claim_allowance(), (5, 0));
     let reply = rig.alloc(tenant.id, 0, 16);
-    assert_eq!(tenant.segment.claim_allowance(), 0);
+    assert_eq!(tenant.segment.claim_allowance(), (0, 0));
     let quota = Shortfall::Quota {
         owned_pages: 5,
         ceiling_pages: 5,

@@ -1,6 +1,6 @@
 //! A client's place: segment, bell, token and hold on its process, made in one step or not at all.
 
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use hugepool_engine::{AttachError, AttachSpec, ClientId};
@@ -12,9 +12,10 @@ use hugepool_shm::attach::{
 use hugepool_shm::control::ControlSegment;
 use hugepool_shm::eventfd::Bell;
 use hugepool_shm::message::Connection;
+use hugepool_shm::outbox::{OUTBOX_BYTES, Outbox};
 use hugepool_shm::peer::{self, PeerCredentials, PeerError};
 use hugepool_shm::pidfd::PidFd;
-use hugepool_shm::region::Region;
+use hugepool_shm::region::{Region, RegionError};
 use hugepool_shm::token::Token;
 
 use crate::shared::Shared;
@@ -29,6 +30,8 @@ pub struct Place {
     /// Tells its death.
     pub pidfd: Arc<PidFd>,
     region: Region,
+    outbox: Region,
+    first_sequence: u32,
     zones: Vec<ZoneId>,
     token: Token,
 }
@@ -90,6 +93,7 @@ impl Place {
         let bell = Bell::new().map_err(|errno| no_room("doorbell", errno))?;
         let token = Token::random().map_err(|errno| no_room("token", errno))?;
         let (region, segment) = segment(nr_lanes, peer, shared)?;
+        let (outbox_region, outbox) = outbox(peer)?;
         let spec = AttachSpec {
             uid: peer.uid,
             gid: peer.gid,
@@ -99,8 +103,12 @@ impl Place {
             secret: token.to_bytes(),
             zones: zones.clone(),
         };
-        let client = shared
-            .with(|engine, now, _| engine.attach(spec, segment.clone(), now))
+        let (client, first_sequence) = shared
+            .with(|engine, now, _| {
+                let client = engine.attach(spec, segment.clone(), now)?;
+                let first_sequence = engine.open_post(client, outbox);
+                Ok((client, first_sequence.expect("it has just been attached")))
+            })
             .map_err(refused)?;
         shared
             .registry()
@@ -110,6 +118,8 @@ impl Place {
             bell,
             pidfd,
             region,
+            outbox: outbox_region,
+            first_sequence,
             zones,
             token,
         })
@@ -154,17 +164,31 @@ impl Place {
             },
             zones: self.zones.iter().filter_map(zone).collect(),
             control_bytes: self.region.len_bytes(),
+            first_sequence: self.first_sequence,
         });
         let bytes = reply.encode().map_err(|error| error.to_string())?;
         Ok(Greeting { bytes })
     }
 
-    /// The descriptors that go with it: control segment, bell, zones.
+    /// Its outbox, for others: they can read it only.
+    ///
+    /// # Errors
+    /// When the system gives no further descriptor.
+    pub fn outbox_to_read(&self) -> Result<OwnedFd, RegionError> {
+        self.outbox.read_only()
+    }
+
+    /// The descriptors that go with it: control segment, bell, zones, outbox, the zones' transit
+    /// words.
     pub fn descriptors<'a>(&'a self, shared: &'a Shared) -> Vec<BorrowedFd<'a>> {
-        let zones = self.zones.iter().map(|zone| shared.memory().file(*zone));
+        let memory = shared.memory();
+        let zones = self.zones.iter().map(|zone| memory.file(*zone));
+        let transits = self.zones.iter().map(|zone| memory.transits(*zone));
         [self.region.as_fd(), self.bell.as_fd()]
             .into_iter()
             .chain(zones)
+            .chain([self.outbox.as_fd()])
+            .chain(transits)
             .collect()
     }
 }
@@ -191,6 +215,18 @@ fn segment(
     let segment = ControlSegment::create(mapping, geometry)
         .map_err(|error| used_up("control segment", &error))?;
     Ok((region, segment))
+}
+
+/// An outbox that the client alone will write.
+fn outbox(peer: PeerCredentials) -> Result<(Region, Outbox), Refusal> {
+    let used_up = |error: &dyn std::error::Error| {
+        Refusal::new(RefusalCode::UsedUp, format!("outbox: {error}"))
+    };
+    let len = u64::try_from(OUTBOX_BYTES).unwrap_or(u64::MAX);
+    let region = Region::for_outbox(peer.pid, len).map_err(|error| used_up(&error))?;
+    // Mapped to be read: the daemon could not harm it either.
+    let outbox = Outbox::of_peer(region.as_fd()).map_err(|error| used_up(&error))?;
+    Ok((region, outbox))
 }
 
 fn no_room(what: &str, errno: nix::errno::Errno) -> Refusal {

@@ -414,6 +414,8 @@ fn refused(r: Refused) -> v1::Refused {
         Misuse::NoSuchPage { .. } => Reason::NoSuchPage,
         // Nobody's is not the caller's either: a double free.
         Misuse::NotLent { .. } | Misuse::NotYours { .. } => Reason::NotYours,
+        // Calls name no parcels.
+        Misuse::NoSuchParcel { .. } | Misuse::ParcelElsewhere { .. } => Reason::NotYours,
         Misuse::Stale { .. } => Reason::Stale,
         Misuse::WrongOrder { .. } => Reason::WrongOrder,
     };

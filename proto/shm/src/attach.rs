@@ -1,9 +1,10 @@
 //! What is said on the attach socket, and what each part may be.
 //!
 //! A client asks ([`AttachRequest`]); the daemon answers with a place ([`AttachReply`], and beside
-//! it the descriptors of control segment, bell and zones, in that order) or says why not
+//! it the descriptors of control segment, bell, zones, outbox and the zones' transit words, in that order) or says why not
 //! ([`AttachRefused`]); the client maps, registers for the barrier and says so ([`AttachReady`]).
-//! Only then are its lanes in use. Every value from the other side passes [`AttachMessage::check`]
+//! Only then are its lanes in use. Later it may ask on the same socket for the outbox of a peer
+//! ([`PeerRequest`]), mapped to be read, and for channels ([`ChannelRequest`]). Every value from the other side passes [`AttachMessage::check`]
 //! before anybody sees it, and ours pass it before they go out. The bytes are the affair of
 //! [`attach_wire`](crate::attach_wire).
 
@@ -13,6 +14,7 @@ use crate::token::TOKEN_BYTES;
 
 pub use crate::control::LANES_MAX as MAX_LANES;
 pub use crate::layout::LAYOUT_VERSION;
+pub use crate::ticket::RING_TICKETS_MAX;
 
 /// The oldest layout that this build still speaks.
 pub const OLDEST_LAYOUT_VERSION: u32 = 1;
@@ -67,6 +69,9 @@ pub struct AttachReply {
     pub zones: Vec<AttachZone>,
     /// Length of the control segment, in bytes.
     pub control_bytes: u64,
+    /// The first sequence of the client's outbox slots: they go on where those of the slot's
+    /// former clients ended, and those of a daemon begin at a number of its own.
+    pub first_sequence: u32,
 }
 
 /// Sizes that hold for all zones, each as a power of two.
@@ -141,6 +146,82 @@ pub struct AttachReady {
     pub registered: bool,
 }
 
+/// A client asks for the outbox of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct PeerRequest {
+    /// The other's slot.
+    pub slot: u16,
+}
+
+/// The daemon's answer, and beside it the descriptor if there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct PeerReply {
+    /// As asked.
+    pub slot: u16,
+    /// Whether a client in that slot shares a zone with the one that asks.
+    pub is_there: bool,
+}
+
+/// A client asks for a channel: for a new one, or for the other end of one that it was told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct ChannelRequest {
+    /// Comes back in the answer.
+    pub number: u32,
+    /// What it asks for.
+    pub what: ChannelWanted,
+}
+
+/// Which channel is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub enum ChannelWanted {
+    /// A new one.
+    New(NewChannel),
+    /// The end that nobody has yet, of one that was made.
+    Join(JoinChannel),
+}
+
+/// A channel to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct NewChannel {
+    /// Tickets that it holds, a power of two.
+    pub capacity: u32,
+    /// Whether the client is to receive from it, else it sends.
+    pub receives: bool,
+}
+
+/// A channel to be joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct JoinChannel {
+    /// Its secret name.
+    pub id: [u8; TOKEN_BYTES],
+    /// Whether the client is to receive from it, else it sends.
+    pub receives: bool,
+}
+
+/// The daemon's answer, and beside it the descriptor if there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct ChannelReply {
+    /// As asked.
+    pub number: u32,
+    /// The channel's secret name: who knows it can join.
+    pub id: [u8; TOKEN_BYTES],
+    /// Whether there is one, and why not.
+    pub outcome: ChannelOutcome,
+}
+
+/// Whether there is a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub enum ChannelOutcome {
+    /// Its descriptor comes with the answer.
+    Made,
+    /// No channel has that name, or it has gone with who made it.
+    NoSuchChannel,
+    /// That end is somebody's already.
+    Taken,
+    /// The client has as many channels as it may, or there is no memory or descriptor left.
+    UsedUp,
+}
+
 /// Anything that is said on the attach socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttachMessage {
@@ -150,8 +231,16 @@ pub enum AttachMessage {
     Reply(AttachReply),
     /// Daemon to client: no place.
     Refused(AttachRefused),
-    /// Client to daemon, last.
+    /// Client to daemon: from now on its lanes are in use.
     Ready(AttachReady),
+    /// Client to daemon, later.
+    PeerRequest(PeerRequest),
+    /// Daemon to client, when asked.
+    PeerReply(PeerReply),
+    /// Client to daemon, later.
+    ChannelRequest(ChannelRequest),
+    /// Daemon to client, when asked.
+    ChannelReply(ChannelReply),
 }
 
 /// A value that has the right shape and no possible meaning.
@@ -198,6 +287,10 @@ pub enum Meaningless {
         .0.page_shift, .0.pageblock_order, .0.max_order, .0.section_order
     )]
     Geometry(AttachGeometry),
+    #[error(
+        "a channel of {capacity} tickets, where a power of two up to {RING_TICKETS_MAX} is allowed"
+    )]
+    Capacity { capacity: u32 },
     #[error("a control segment of {bytes} bytes")]
     ControlBytes { bytes: u64 },
 }
@@ -212,7 +305,11 @@ impl AttachMessage {
             AttachMessage::Request(request) => request.check(),
             AttachMessage::Reply(reply) => reply.check(),
             AttachMessage::Refused(refused) => refused.check(),
-            AttachMessage::Ready(_) => Ok(()),
+            AttachMessage::Ready(_)
+            | AttachMessage::PeerRequest(_)
+            | AttachMessage::PeerReply(_)
+            | AttachMessage::ChannelReply(_) => Ok(()),
+            AttachMessage::ChannelRequest(request) => request.check(),
         }
     }
 }
@@ -230,10 +327,24 @@ impl AttachRequest {
     }
 }
 
+impl ChannelRequest {
+    fn check(&self) -> Result<(), Meaningless> {
+        match self.what {
+            ChannelWanted::New(NewChannel { capacity, .. })
+                if !capacity.is_power_of_two() || capacity > RING_TICKETS_MAX =>
+            {
+                Err(Meaningless::Capacity { capacity })
+            }
+            ChannelWanted::New(_) | ChannelWanted::Join(_) => Ok(()),
+        }
+    }
+}
+
 impl AttachReply {
-    /// Descriptors that come with it: control segment, bell, and one for each zone.
+    /// Descriptors that come with it: control segment, bell, a file for each zone, outbox, and the
+    /// transit words of each zone.
     pub fn nr_fds(&self) -> usize {
-        2 + self.zones.len()
+        3 + 2 * self.zones.len()
     }
 
     fn check(&self) -> Result<(), Meaningless> {

@@ -9,7 +9,8 @@ use rkyv::rancor::Failure;
 use rkyv::util::AlignedVec;
 
 use crate::attach::{
-    AttachMessage, AttachReady, AttachRefused, AttachReply, AttachRequest, Meaningless,
+    AttachMessage, AttachReady, AttachRefused, AttachReply, AttachRequest, ChannelReply,
+    ChannelRequest, Meaningless, PeerReply, PeerRequest,
 };
 use crate::message::MAX_MESSAGE_BYTES;
 
@@ -76,6 +77,10 @@ mod kind {
     pub const REPLY: u32 = 2;
     pub const REFUSED: u32 = 3;
     pub const READY: u32 = 4;
+    pub const PEER_REQUEST: u32 = 5;
+    pub const PEER_REPLY: u32 = 6;
+    pub const CHANNEL_REQUEST: u32 = 7;
+    pub const CHANNEL_REPLY: u32 = 8;
 }
 
 impl AttachMessage {
@@ -90,6 +95,16 @@ impl AttachMessage {
             AttachMessage::Reply(reply) => (kind::REPLY, rkyv::to_bytes::<Failure>(reply)),
             AttachMessage::Refused(refused) => (kind::REFUSED, rkyv::to_bytes::<Failure>(refused)),
             AttachMessage::Ready(ready) => (kind::READY, rkyv::to_bytes::<Failure>(ready)),
+            AttachMessage::ChannelRequest(request) => {
+                (kind::CHANNEL_REQUEST, rkyv::to_bytes::<Failure>(request))
+            }
+            AttachMessage::ChannelReply(reply) => {
+                (kind::CHANNEL_REPLY, rkyv::to_bytes::<Failure>(reply))
+            }
+            AttachMessage::PeerRequest(request) => {
+                (kind::PEER_REQUEST, rkyv::to_bytes::<Failure>(request))
+            }
+            AttachMessage::PeerReply(reply) => (kind::PEER_REPLY, rkyv::to_bytes::<Failure>(reply)),
         };
         let archive = archive.expect("checked values are far below an archive's limits");
         let length = u32::try_from(archive.len()).expect("checked values make a short archive");
@@ -144,6 +159,18 @@ fn unpack(kind: u32, archive: &AlignedVec<ARCHIVE_ALIGN>) -> Result<AttachMessag
             rkyv::from_bytes::<AttachRefused, Failure>(archive).map(AttachMessage::Refused)
         }
         kind::READY => rkyv::from_bytes::<AttachReady, Failure>(archive).map(AttachMessage::Ready),
+        kind::PEER_REQUEST => {
+            rkyv::from_bytes::<PeerRequest, Failure>(archive).map(AttachMessage::PeerRequest)
+        }
+        kind::PEER_REPLY => {
+            rkyv::from_bytes::<PeerReply, Failure>(archive).map(AttachMessage::PeerReply)
+        }
+        kind::CHANNEL_REQUEST => {
+            rkyv::from_bytes::<ChannelRequest, Failure>(archive).map(AttachMessage::ChannelRequest)
+        }
+        kind::CHANNEL_REPLY => {
+            rkyv::from_bytes::<ChannelReply, Failure>(archive).map(AttachMessage::ChannelReply)
+        }
         kind => return Err(DecodeError::UnknownKind { kind }),
     };
     message.map_err(|_| DecodeError::Malformed)

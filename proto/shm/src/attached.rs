@@ -18,8 +18,11 @@ use crate::lane_client::{LaneClient, LaneTerms};
 use crate::lane_free::free_into_map;
 use crate::lane_stats::LaneStats;
 use crate::mapping::{MapError, Mapping};
+use crate::page::Page;
+use crate::post::{HandOverError, Post, PostPlace};
 use crate::raw::RawPage;
 use crate::sync::{Acquire, Relaxed, Release};
+use crate::ticket::Ticket;
 use crate::zone_bytes::ZoneBytes;
 
 /// How often the shared lane's lock is tried before the caller goes another way.
@@ -65,6 +68,8 @@ pub(crate) struct Attached {
     follower: OnceLock<Follower>,
     /// The section epoch up to which it has.
     followed_epoch: AtomicU32,
+    /// What is on its way to and from other clients.
+    post: OnceLock<Post>,
 }
 
 /// Maps and unmaps what has come and gone; false if somebody else is at it.
@@ -104,6 +109,7 @@ impl Attached {
             pool: HandlePool::new(),
             follower: OnceLock::new(),
             followed_epoch: AtomicU32::new(0),
+            post: OnceLock::new(),
         });
         let terms = LaneTerms {
             client_index: index,
@@ -146,6 +152,33 @@ impl Attached {
     pub(crate) fn set_follower(&self, follower: Follower) {
         // A second one is one too many: the first stays.
         let _ = self.follower.set(follower);
+    }
+
+    pub(crate) fn set_post(&self, place: PostPlace) {
+        // As for the follower.
+        let _ = self.post.set(Post::new(place));
+    }
+
+    pub(crate) fn post(&self) -> Option<&Post> {
+        self.post.get()
+    }
+
+    /// Hands pages of this client over, in one parcel; the caller forgets them if it succeeds.
+    pub(crate) fn hand_over(&self, pages: &[Page]) -> Result<Ticket, HandOverError> {
+        let post = self.post().ok_or(HandOverError::Detached)?;
+        post.hand_over(self, pages)
+    }
+
+    /// Rings if the daemon sleeps.
+    pub(crate) fn ring(&self) {
+        self.doorbell
+            .ring_if_asleep(&self.control.header().sleeping);
+    }
+
+    /// First pfn of a zone of this client's, and the one behind its last.
+    pub(crate) fn zone_span(&self, zone: u32) -> Option<(u64, u64)> {
+        let zone = self.zones.iter().find(|of| of.index() == zone)?;
+        Some((zone.start_pfn(), zone.start_pfn() + zone.nr_pages()))
     }
 
     /// Maps and unmaps sections if some have come or gone: movable pages can be moved only to
@@ -243,19 +276,24 @@ impl Attached {
     /// Frees a page without any lane, from any thread.
     pub(crate) fn free_into_map(&self, raw: RawPage) {
         let lane = self.lane_words(self.nr_lanes - 1);
-        free_into_map(&self.control, lane, &[raw.bits()], || {
-            self.doorbell
-                .ring_if_asleep(&self.control.header().sleeping);
-        });
+        free_into_map(&self.control, lane, &[raw.bits()], || self.ring());
     }
 
     pub(crate) fn count_brought(&self) {
         self.nr_brought.fetch_add(1, Relaxed);
     }
 
+    pub(crate) fn count_brought_by(&self, nr_blocks: usize) {
+        self.nr_brought.fetch_add(modulo(nr_blocks), Relaxed);
+    }
+
     pub(crate) fn count_taken_away(&self) {
+        self.count_taken_away_by(1);
+    }
+
+    pub(crate) fn count_taken_away_by(&self, nr_blocks: usize) {
         // SYNC(attached.away): pairs with `nr_held`.
-        self.nr_taken_away.fetch_add(1, Release);
+        self.nr_taken_away.fetch_add(modulo(nr_blocks), Release);
     }
 
     pub(crate) fn nr_brought(&self) -> u32 {
@@ -348,6 +386,11 @@ impl Drop for SharedSeat<'_> {
         // SYNC(attached.shared): pairs with the swap in `try_share`.
         self.attached.is_shared_taken.store(false, Release);
     }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "counted modulo 2^32")]
+fn modulo(count: usize) -> u32 {
+    count as u32
 }
 
 /// This thread's id in the system, for people who look at lanes.

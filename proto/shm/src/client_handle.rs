@@ -12,9 +12,12 @@ use crate::doorbell::Doorbell;
 use crate::lane_client::{LaneClient, Miss, Taken};
 use crate::lane_stats::LaneStats;
 use crate::page::Page;
+use crate::parcel::Parcel;
+use crate::post::{ClaimError, HandOverError, Post, PostPlace};
 use crate::process;
 use crate::raw::{Class, RawPage};
 use crate::thread_lane::{own_seat, take_seat};
+use crate::ticket::{Done, Ticket};
 use crate::zone_bytes::ZoneBytes;
 
 /// What an attach has brought, to be entered into the process's table.
@@ -252,6 +255,122 @@ impl ClientHandle {
     /// pages of this client live; the first one told stays.
     pub fn follow_sections_by(&self, follow: impl Fn() -> bool + Send + Sync + 'static) {
         self.inner.attached.set_follower(Box::new(follow));
+    }
+
+    /// Lets this client hand pages over and claim them; the first place told stays.
+    pub fn set_post(&self, place: PostPlace) {
+        self.inner.attached.set_post(place);
+    }
+
+    /// Hands the pages of the list over, in one parcel, and leaves it empty.
+    ///
+    /// # Errors
+    /// [`HandOverError`]; the list is as it was.
+    pub fn hand_over(&self, list: &mut Vec<Page>) -> Result<Ticket, HandOverError> {
+        if process::is_child() {
+            return Err(HandOverError::Forked);
+        }
+        let attached = &self.inner.attached;
+        let ticket = attached.hand_over(list)?;
+        // They are on their way, and no longer this process's.
+        list.drain(..).for_each(core::mem::forget);
+        Ok(ticket)
+    }
+
+    /// Claims a parcel.
+    ///
+    /// # Errors
+    /// [`ClaimError`]; nothing has changed.
+    pub fn claim(&self, ticket: Ticket) -> Result<Parcel, ClaimError> {
+        Parcel::claim(self, ticket)
+    }
+
+    /// Claims a parcel whose pages are this client's own at once, and appends them to the list;
+    /// returns how many.
+    ///
+    /// # Errors
+    /// [`ClaimError`]; nothing has changed.
+    pub fn claim_pages(&self, ticket: Ticket, list: &mut Vec<Page>) -> Result<usize, ClaimError> {
+        let nr_before = list.len();
+        if self.claim_into(ticket, list)? {
+            // Without room to tell, the daemon finds out when one of the pages is freed.
+            let _ = self.tell(ticket, Done::Kept);
+        }
+        Ok(list.len() - nr_before)
+    }
+
+    /// Claims a parcel; whether the daemon must still be told.
+    pub(crate) fn claim_into(
+        &self,
+        ticket: Ticket,
+        list: &mut Vec<Page>,
+    ) -> Result<bool, ClaimError> {
+        if process::is_child() {
+            return Err(ClaimError::Forked);
+        }
+        let attached = &self.inner.attached;
+        let post = attached.post().ok_or(ClaimError::Detached)?;
+        let claimed = match self.own_lane() {
+            Some(lane) => post.claim(attached, lane, ticket, list),
+            None => match self.served_slowly().lane() {
+                Ok(lane) => post.claim(attached, lane, ticket, list),
+                Err(Miss::Detached) => Err(ClaimError::Detached),
+                // The shared lane is in use: as good as full for the moment.
+                Err(_) => Err(ClaimError::ReturnsFull),
+            },
+        };
+        claimed.map(|claimed| claimed.untold)
+    }
+
+    /// Takes a parcel of this client's own back: one that nobody has claimed, or that was given
+    /// back. Its pages are appended to the list; returns how many.
+    ///
+    /// # Errors
+    /// [`ClaimError`]; nothing has changed.
+    pub fn take_back(&self, ticket: Ticket, list: &mut Vec<Page>) -> Result<usize, ClaimError> {
+        if process::is_child() {
+            return Err(ClaimError::Forked);
+        }
+        let attached = &self.inner.attached;
+        let post = attached.post().ok_or(ClaimError::Detached)?;
+        let nr_before = list.len();
+        post.take_back(attached, ticket, list)?;
+        Ok(list.len() - nr_before)
+    }
+
+    /// Gives a parcel back, whole and untold; false if it is this client's own by now.
+    pub(crate) fn give_back(&self, ticket: Ticket, pages: &[Page]) -> bool {
+        let attached = &self.inner.attached;
+        let post = attached.post().filter(|_| !process::is_child());
+        post.is_some_and(|post| post.give_back(attached, ticket, pages))
+    }
+
+    /// Tells the daemon what has become of a parcel; false if there was no room to.
+    pub(crate) fn tell(&self, ticket: Ticket, done: Done) -> bool {
+        // A notice lies in `returns` like a block given back, so one more must have come.
+        self.inner.attached.count_brought_by(1);
+        let is_told = self.try_tell(ticket, done);
+        if !is_told {
+            self.inner.attached.count_taken_away_by(1);
+        }
+        is_told
+    }
+
+    fn try_tell(&self, ticket: Ticket, done: Done) -> bool {
+        match self.own_lane() {
+            Some(lane) => Post::tell(lane, ticket, done),
+            None => {
+                let served = self.served_slowly();
+                served
+                    .lane()
+                    .is_ok_and(|lane| Post::tell(lane, ticket, done))
+            }
+        }
+    }
+
+    /// Counts blocks freed by one word, past the lanes.
+    pub(crate) fn count_freed(&self, nr_blocks: usize) {
+        self.inner.attached.count_taken_away_by(nr_blocks);
     }
 
     pub(crate) fn attached(&self) -> &Arc<Attached> {

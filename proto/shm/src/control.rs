@@ -24,6 +24,8 @@ use crate::sync::Acquire;
 #[cfg(loom)]
 use crate::sync::AtomicU64;
 use crate::sync::{AtomicU32, Relaxed, Release};
+#[cfg(not(loom))]
+use crate::ticket::OUTBOX_SLOTS;
 
 #[cfg(not(loom))]
 struct Parts {
@@ -125,6 +127,11 @@ impl ControlSegment {
         mapping
             .overlay_slice(offsets.lanes, self.geometry.nr_lanes as usize)
             .expect(FITS)
+    }
+
+    pub(crate) fn settled_words(&self) -> &[AtomicU32] {
+        let Parts { mapping, offsets } = &*self.parts;
+        mapping.words32(offsets.settled, OUTBOX_SLOTS).expect(FITS)
     }
 
     pub(crate) fn announced_words(&self) -> &[AtomicU32] {

@@ -11,6 +11,8 @@ use crate::mapping::MAPPING_ALIGN;
 use crate::mapping::MapError;
 #[cfg(not(loom))]
 use crate::sync::{AtomicU32, AtomicU64};
+#[cfg(not(loom))]
+use crate::ticket::OUTBOX_SLOTS;
 
 /// Bits in a word of the free map and of its summary.
 const WORD_BITS: u64 = 64;
@@ -105,6 +107,7 @@ impl ControlGeometry {
 #[cfg(not(loom))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offsets {
+    pub settled: usize,
     pub lanes: usize,
     pub announced: usize,
     pub mapped: usize,
@@ -129,7 +132,8 @@ impl ControlGeometry {
         }
         let after = |start: usize, len: usize| (start + len).next_multiple_of(MAPPING_ALIGN);
         let sections_bytes = self.nr_sections as usize * size_of::<AtomicU32>();
-        let lanes = after(0, size_of::<Header>());
+        let settled = after(0, size_of::<Header>());
+        let lanes = after(settled, OUTBOX_SLOTS * size_of::<AtomicU32>());
         let announced = after(lanes, self.nr_lanes as usize * size_of::<Lane>());
         let mapped = after(announced, sections_bytes);
         let free_map = after(mapped, sections_bytes);
@@ -138,6 +142,7 @@ impl ControlGeometry {
         let records = after(handles, self.nr_handles() as usize * size_of::<AtomicU64>());
         let end = after(records, self.nr_records() * size_of::<AtomicU64>());
         Ok(Offsets {
+            settled,
             lanes,
             announced,
             mapped,
@@ -178,6 +183,8 @@ mod tests {
             let offsets = geometry.offsets().unwrap();
             let in_order = [
                 size_of::<Header>(),
+                offsets.settled,
+                offsets.settled + OUTBOX_SLOTS * 4,
                 offsets.lanes,
                 offsets.lanes + geometry.nr_lanes as usize * size_of::<Lane>(),
                 offsets.announced,

@@ -59,9 +59,27 @@ impl ControlSegment {
         self.header().closed.store(why, Release);
     }
 
-    /// Publishes how many pages the client may still claim from others.
-    pub fn set_claim_allowance(&self, nr_pages: u64) {
-        self.header().claim_allowance.store(nr_pages, Relaxed);
+    /// Publishes how many pages the client may still claim from others, `nr_settled` having become
+    /// its own by claims so far.
+    pub fn set_claim_allowance(&self, nr_pages: u64, nr_settled: u64) {
+        let header = self.header();
+        header.claim_allowance.store(nr_pages, Relaxed);
+        // SYNC(control.allowance): the allowance seen is never older than what it counts as settled.
+        header.nr_claims_settled.store(nr_settled, Release);
+    }
+
+    /// Publishes that a parcel of the client's is settled: its outbox slot can be used again.
+    #[cfg(not(loom))]
+    pub fn publish_settled(&self, slot: u32, sequence: u32) {
+        if let Some(word) = self.settled_words().get(slot as usize) {
+            // SYNC(control.settled): the outbox slot has been read before.
+            word.store(sequence, Release);
+        }
+    }
+
+    /// How often the client found no outbox slot free, by its own word.
+    pub fn nr_outbox_full(&self) -> u32 {
+        self.header().nr_outbox_full.load(Relaxed)
     }
 
     /// Raises the wake word after news for waiting clients; true if somebody says that it waits,
@@ -123,9 +141,25 @@ impl ControlSegment {
         self.header().closed.load(Acquire)
     }
 
-    /// Pages that may still be claimed from others.
-    pub fn claim_allowance(&self) -> u64 {
-        self.header().claim_allowance.load(Relaxed)
+    /// Pages that may still be claimed from others, and how many have become this client's own by
+    /// claims so far: what was claimed beyond these counts against the allowance.
+    pub fn claim_allowance(&self) -> (u64, u64) {
+        let header = self.header();
+        // SYNC(control.allowance): pairs with `set_claim_allowance`.
+        let nr_settled = header.nr_claims_settled.load(Acquire);
+        (header.claim_allowance.load(Relaxed), nr_settled)
+    }
+
+    /// The last sequence of an outbox slot that the daemon has settled.
+    #[cfg(not(loom))]
+    pub fn settled(&self, slot: u32) -> Option<u32> {
+        // SYNC(control.settled): pairs with `publish_settled`.
+        Some(self.settled_words().get(slot as usize)?.load(Acquire))
+    }
+
+    /// Says that no outbox slot was free; the caller rings.
+    pub fn note_outbox_full(&self) {
+        self.header().nr_outbox_full.fetch_add(1, Relaxed);
     }
 
     /// The futex word that the daemon raises with news.

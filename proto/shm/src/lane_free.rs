@@ -12,6 +12,10 @@ use crate::layout::{Lane, RETURNS};
 use crate::raw::{Class, KEY_MASK, RawPage};
 use crate::sync::{Acquire, Relaxed, Release};
 
+/// Words in `returns` with which a notice rings: each may stand for a parcel's pages, which their
+/// sender is to have again soon.
+const NOTICES_BEFORE_RING: usize = 16;
+
 /// Words that a spill carries from the magazine to `returns` at once.
 const SPILL_CHUNK: usize = 64;
 /// Index of the class that nearly all blocks are of.
@@ -251,6 +255,32 @@ impl LaneClient<'_> {
         }
     }
 
+    /// Whether `returns` has room for one more word; looks at the daemon's cursor only if it must.
+    pub(crate) fn has_room_for_notice(&self) -> bool {
+        let lane = self.lane.filter(|_| !self.is_retired());
+        lane.is_some_and(|lane| returns_ring(lane).room_for(&self.returns_head_seen, 1) > 0)
+    }
+
+    /// Puts a notice into `returns`; false if there is no room, or another operation of the lane is
+    /// in flight, or it was retired.
+    pub(crate) fn put_notice(&self, notice: RawPage) -> bool {
+        let Some(lane) = self.lane else { return false };
+        match self.enter(lane, 1) {
+            Ok(()) | Err(Miss::Closed) => {
+                let nr_put = returns_ring(lane).push(&self.returns_head_seen, &[notice.bits()]);
+                window(lane).leave();
+                if self.are_returns_deep(lane, NOTICES_BEFORE_RING) {
+                    self.ring_if_asleep();
+                }
+                nr_put > 0
+            }
+            Err(miss) => {
+                self.leave_refused(lane, miss);
+                false
+            }
+        }
+    }
+
     /// Frees blocks of this client past the magazine: into `returns`, else into the free map.
     /// Good in any state of the lane.
     #[cold]
@@ -293,7 +323,7 @@ impl LaneClient<'_> {
     fn put_entered(&self, lane: &Lane, words: &[u64]) {
         let nr_pushed = returns_ring(lane).push(&self.returns_head_seen, words);
         window(lane).leave();
-        if self.are_returns_half_full(lane) {
+        if self.are_returns_deep(lane, RETURNS / 2) {
             self.ring_if_asleep();
         }
         self.put_in_map(lane, &words[nr_pushed..]);
@@ -308,16 +338,17 @@ impl LaneClient<'_> {
         }
     }
 
-    /// Whether `returns` asks for the daemon; looks at its cursor only if it seems so.
-    fn are_returns_half_full(&self, lane: &Lane) -> bool {
+    /// Whether `returns` asks for the daemon, having so many words; looks at its cursor only if it
+    /// seems so.
+    fn are_returns_deep(&self, lane: &Lane, nr_words: usize) -> bool {
         let ring = returns_ring(lane);
         let tail = ring.tail.load(Relaxed);
-        if (tail.wrapping_sub(self.returns_head_seen.get()) as usize) < RETURNS / 2 {
+        if (tail.wrapping_sub(self.returns_head_seen.get()) as usize) < nr_words {
             return false;
         }
         // SYNC(ring.head): pairs with the daemon's settling.
         self.returns_head_seen.set(ring.head.load(Acquire));
-        tail.wrapping_sub(self.returns_head_seen.get()) as usize >= RETURNS / 2
+        tail.wrapping_sub(self.returns_head_seen.get()) as usize >= nr_words
     }
 }
 

@@ -12,7 +12,7 @@ use crate::sync::{Acquire, Relaxed};
 pub struct LaneStats {
     /// Taken from grants.
     pub nr_granted: u32,
-    /// Put into `returns`.
+    /// Put into `returns`, notices of parcels among them.
     pub nr_returned: u32,
     /// Freed through the free map.
     pub nr_mapped_frees: u32,

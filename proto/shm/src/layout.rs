@@ -10,6 +10,7 @@
 //! | part | size |
 //! |---|---|
 //! | [`Header`] | 4 KiB |
+//! | `settled` | 4 bytes an outbox slot, written by the daemon: the last sequence it has settled |
 //! | lanes | one [`Lane`] per lane |
 //! | `announced` | 4 bytes a section, written by the daemon: its incarnation, 0 absent |
 //! | `mapped` | 4 bytes a section, written by the client: the incarnation it has mapped |
@@ -74,8 +75,10 @@ pub struct Header {
     pub(crate) closed: AtomicU32,
     /// Daemon: pages that the client may still claim from others.
     pub(crate) claim_allowance: AtomicU64,
+    /// Daemon: pages that have become the client's by claims so far, modulo 2^64.
+    pub(crate) nr_claims_settled: AtomicU64,
     #[cfg(not(loom))]
-    reserved2: [AtomicU64; 5],
+    reserved2: [AtomicU64; 4],
 
     /// Client: the section epoch up to which it has mapped and unmapped.
     pub(crate) mapped_epoch: AtomicU32,
@@ -83,8 +86,8 @@ pub struct Header {
     pub(crate) registered: AtomicU32,
     /// Client: threads that wait for the wake futex.
     pub(crate) waiters: AtomicU32,
-    #[cfg(not(loom))]
-    reserved3: AtomicU32,
+    /// Client: how often it found no outbox slot free, so far: asks for parcels to be settled.
+    pub(crate) nr_outbox_full: AtomicU32,
     #[cfg(not(loom))]
     reserved4: [AtomicU64; 6 + 488],
 }
@@ -262,9 +265,11 @@ mod laid_out {
     const _: () = assert!(offset_of!(Header, wake) == 72);
     const _: () = assert!(offset_of!(Header, closed) == 76);
     const _: () = assert!(offset_of!(Header, claim_allowance) == 80);
+    const _: () = assert!(offset_of!(Header, nr_claims_settled) == 88);
     const _: () = assert!(offset_of!(Header, mapped_epoch) == 128);
     const _: () = assert!(offset_of!(Header, registered) == 132);
     const _: () = assert!(offset_of!(Header, waiters) == 136);
+    const _: () = assert!(offset_of!(Header, nr_outbox_full) == 140);
 
     const _: () = assert!(size_of::<LaneClientLine>() == 64);
     const _: () = assert!(size_of::<LaneGateLine>() == 64);
@@ -331,9 +336,11 @@ pub(crate) mod built {
                 wake: word(),
                 closed: word(),
                 claim_allowance: slot(),
+                nr_claims_settled: slot(),
                 mapped_epoch: word(),
                 registered: word(),
                 waiters: word(),
+                nr_outbox_full: word(),
             }
         }
     }

@@ -29,6 +29,8 @@ pub mod lane_stats;
 pub mod layout;
 mod magazine;
 pub mod mapping;
+#[cfg(not(loom))]
+pub mod outbox;
 pub mod raw;
 mod ring;
 pub mod scribble;
@@ -36,6 +38,9 @@ mod slots;
 pub mod step;
 mod sync;
 mod taken;
+pub mod ticket;
+#[cfg(not(loom))]
+pub mod ticket_ring;
 pub mod transit;
 mod window;
 pub mod words;
@@ -53,7 +58,15 @@ pub mod movable;
 #[cfg(not(loom))]
 pub mod page;
 #[cfg(not(loom))]
+pub mod parcel;
+#[cfg(not(loom))]
+mod peers;
+#[cfg(not(loom))]
+pub mod post;
+#[cfg(not(loom))]
 pub mod process;
+#[cfg(not(loom))]
+mod slot_pool;
 #[cfg(not(loom))]
 mod thread_lane;
 #[cfg(not(loom))]

@@ -75,10 +75,11 @@ enum Kind {
     Heap(Layout),
 }
 
-/// An owned run of memory, readable and writable, zero where nothing was written yet.
+/// An owned run of memory, readable and (but for what was mapped to be read) writable, zero where
+/// nothing was written yet.
 ///
 /// # Invariants
-/// `base..base + len` stays readable and writable until drop, `base` and `len` are multiples of
+/// `base..base + len` stays readable and, if it was mapped so, writable until drop, `base` and `len` are multiples of
 /// [`MAPPING_ALIGN`], and no Rust reference to its bytes exists but references to atomics.
 pub struct Mapping {
     base: NonNull<u8>,
@@ -125,6 +126,23 @@ impl Mapping {
     /// of core dumps. The file must be sealed against shrinking: a hole left by a truncation
     /// would end the process with SIGBUS.
     pub fn of_fd(file: BorrowedFd<'_>, len_bytes: usize) -> Result<Mapping, MapError> {
+        Mapping::map_file(
+            file,
+            len_bytes,
+            ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+        )
+    }
+
+    /// The same, to be read only: storing to a word of it would end the process.
+    pub fn of_fd_read_only(file: BorrowedFd<'_>, len_bytes: usize) -> Result<Mapping, MapError> {
+        Mapping::map_file(file, len_bytes, ProtFlags::PROT_READ)
+    }
+
+    fn map_file(
+        file: BorrowedFd<'_>,
+        len_bytes: usize,
+        protection: ProtFlags,
+    ) -> Result<Mapping, MapError> {
         let len = round_up(len_bytes)?;
         // SAFETY:
         // 1. The address is left to the system, so no mapping of anybody's can be replaced.
@@ -134,7 +152,7 @@ impl Mapping {
             mmap(
                 None,
                 len,
-                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+                protection,
                 MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE,
                 file,
                 0,

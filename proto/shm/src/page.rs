@@ -8,9 +8,11 @@ use core::num::NonZeroU64;
 use core::ops::{Deref, DerefMut};
 use std::io::IoSliceMut;
 
+use crate::post::HandOverError;
 use crate::process;
 use crate::raw::RawPage;
 use crate::thread_lane;
+use crate::ticket::Ticket;
 
 /// A block of `2^order` pages that this process may use, and nobody else, until it is dropped.
 ///
@@ -47,6 +49,26 @@ impl Page {
         core::mem::forget(self);
         process::count_taken_away(raw);
         raw
+    }
+
+    /// Hands the page over to whoever claims the ticket first; until then its sender can take it
+    /// back. Many at a time go by `Client::hand_over_bulk`.
+    ///
+    /// # Errors
+    /// [`HandOverError`], with the page.
+    pub fn hand_over(self) -> Result<Ticket, (HandOverError, Page)> {
+        let offered = match process::Visit::to(self.raw().client()) {
+            Some(visit) => visit.attached().hand_over(core::slice::from_ref(&self)),
+            None if process::is_child() => Err(HandOverError::Forked),
+            None => Err(HandOverError::Detached),
+        };
+        match offered {
+            Ok(ticket) => {
+                core::mem::forget(self);
+                Ok(ticket)
+            }
+            Err(why) => Err((why, self)),
+        }
     }
 
     /// Page frame number of the first page, unique over all zones.

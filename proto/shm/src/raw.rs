@@ -188,6 +188,15 @@ impl RawPage {
         RawPage(self.0 & !mask | ((client as u64) << CLIENT_SHIFT & mask))
     }
 
+    /// The word that the next holder has of the same block, one generation later, as the client
+    /// at this index of its process.
+    #[must_use]
+    #[inline]
+    pub const fn handed_on(self, client: u32) -> RawPage {
+        // The generation stands highest, so it goes round by itself.
+        RawPage(self.0.wrapping_add(1 << GENERATION_SHIFT)).with_client(client)
+    }
+
     /// Order, migratetype and zone as one number of 9 bits.
     #[inline(always)]
     pub(crate) const fn class_key(self) -> usize {
@@ -197,6 +206,12 @@ impl RawPage {
     /// A word of pfn 0 with this order, migratetype and zone.
     pub(crate) const fn of_class_key(key: u64) -> RawPage {
         RawPage(key << ORDER_SHIFT)
+    }
+
+    /// Bits as words.
+    pub(crate) const fn of_bits(bits: &[u64]) -> &[RawPage] {
+        // SAFETY: `RawPage` is `repr(transparent)` over `u64`, any of which it may hold.
+        unsafe { core::slice::from_raw_parts(bits.as_ptr().cast(), bits.len()) }
     }
 
     /// The words' bits.
@@ -274,6 +289,8 @@ mod tests {
             let raw = parts.pack().unwrap();
             prop_assert_eq!(raw.parts(), Some(parts));
             prop_assert!(raw.non_zero().is_some());
+            let handed = PageParts { client: 7 - client, generation: next_generation(generation), ..parts };
+            prop_assert_eq!(raw.handed_on(7 - client).parts(), Some(handed));
             let moved = raw.with_client(7 - client);
             prop_assert_eq!(moved.parts(), Some(PageParts { client: 7 - client, ..parts }));
         }

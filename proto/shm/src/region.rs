@@ -7,7 +7,7 @@
 //! daemon's own hole-punching.
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
@@ -128,10 +128,68 @@ impl Region {
     /// # Errors
     /// [`RegionError`].
     pub fn for_client(pid: u32, len_bytes: u64) -> Result<Region, RegionError> {
+        Region::small(&format!("hugepool-client-{pid}"), len_bytes)
+    }
+
+    /// Makes a client's outbox: `len_bytes` rounded up to whole pages, all zero. Whoever is passed
+    /// [`Region::read_only`] of it cannot open it anew for writing, unless it runs as the daemon's
+    /// own user or as root.
+    ///
+    /// # Errors
+    /// [`RegionError`].
+    pub fn for_outbox(pid: u32, len_bytes: u64) -> Result<Region, RegionError> {
+        let region = Region::small(&format!("hugepool-outbox-{pid}"), len_bytes)?;
+        fchmod(&region.fd, Mode::S_IRUSR).map_err(|errno| RegionError::System {
+            step: "set the mode of",
+            len_bytes,
+            errno,
+        })?;
+        Ok(region)
+    }
+
+    /// Makes the memory of transit words of a zone, or of a channel: `len_bytes` rounded up to
+    /// whole pages, all zero, written by all who are passed it.
+    ///
+    /// # Errors
+    /// [`RegionError`].
+    pub fn for_peers(what: &str, len_bytes: u64) -> Result<Region, RegionError> {
+        Region::small(&format!("hugepool-{what}"), len_bytes)
+    }
+
+    fn small(name: &str, len_bytes: u64) -> Result<Region, RegionError> {
         let pages = FilePages::Shmem;
         let rounded = len_bytes.checked_next_multiple_of(pages.page_bytes());
         let rounded = rounded.ok_or(RegionError::Length { len_bytes, pages })?;
-        Region::create(&format!("hugepool-client-{pid}"), rounded, pages)
+        Region::create(name, rounded, pages)
+    }
+
+    /// A descriptor of the same file that can be read only.
+    ///
+    /// # Errors
+    /// What opening it anew answers.
+    pub fn read_only(&self) -> Result<OwnedFd, RegionError> {
+        let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        nix::fcntl::open(path.as_str(), flags, Mode::empty()).map_err(|errno| RegionError::System {
+            step: "open anew",
+            len_bytes: self.len_bytes,
+            errno,
+        })
+    }
+
+    /// Checks a file that is to be read only: at least `len_bytes` for ever.
+    ///
+    /// # Errors
+    /// [`RegionError`] unless it is a memory file, sealed and long enough.
+    pub fn check_read_only(fd: &OwnedFd, len_bytes: u64) -> Result<(), RegionError> {
+        let (pages, found) = sealed(fd)?;
+        if found < len_bytes {
+            return Err(RegionError::Length {
+                len_bytes: found,
+                pages,
+            });
+        }
+        Ok(())
     }
 
     /// Makes the file of the daemon's own state: `len_bytes` rounded up to whole pages, all zero.
@@ -182,23 +240,11 @@ impl Region {
     /// # Errors
     /// [`RegionError`] unless it is a memory file, open for reading and writing, and sealed.
     pub fn adopt(fd: OwnedFd) -> Result<Region, RegionError> {
-        let stat = fstat(&fd).map_err(|_| RegionError::NotShared)?;
-        let system = fstatfs(&fd).map_err(|_| RegionError::NotShared)?;
-        let page_bytes = u64::try_from(system.block_size()).unwrap_or(0);
-        let pages = pages_of(system.filesystem_type(), page_bytes).ok_or(RegionError::NotShared)?;
         let flags = fcntl(&fd, FcntlArg::F_GETFL).map_err(|_| RegionError::NotShared)?;
         if OFlag::from_bits_retain(flags) & OFlag::O_ACCMODE != OFlag::O_RDWR {
             return Err(RegionError::NotShared);
         }
-        let seals = fcntl(&fd, FcntlArg::F_GET_SEALS).map_err(|_| RegionError::NotSealed)?;
-        let needed = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
-        if !SealFlag::from_bits_retain(seals).contains(needed) {
-            return Err(RegionError::NotSealed);
-        }
-        let len_bytes = length_of(&stat);
-        if len_bytes == 0 || !len_bytes.is_multiple_of(pages.page_bytes()) {
-            return Err(RegionError::Length { len_bytes, pages });
-        }
+        let (pages, len_bytes) = sealed(&fd)?;
         fcntl(&fd, FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC)).map_err(|errno| {
             RegionError::System {
                 step: "take over",
@@ -257,6 +303,24 @@ impl AsFd for Region {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// What pages a memory file is made of and how long it is, if it cannot be cut or grown.
+fn sealed(fd: &OwnedFd) -> Result<(FilePages, u64), RegionError> {
+    let stat = fstat(fd).map_err(|_| RegionError::NotShared)?;
+    let system = fstatfs(fd).map_err(|_| RegionError::NotShared)?;
+    let page_bytes = u64::try_from(system.block_size()).unwrap_or(0);
+    let pages = pages_of(system.filesystem_type(), page_bytes).ok_or(RegionError::NotShared)?;
+    let seals = fcntl(fd, FcntlArg::F_GET_SEALS).map_err(|_| RegionError::NotSealed)?;
+    let needed = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
+    if !SealFlag::from_bits_retain(seals).contains(needed) {
+        return Err(RegionError::NotSealed);
+    }
+    let len_bytes = length_of(&stat);
+    if len_bytes == 0 || !len_bytes.is_multiple_of(pages.page_bytes()) {
+        return Err(RegionError::Length { len_bytes, pages });
+    }
+    Ok((pages, len_bytes))
 }
 
 fn create_file(name: &str, pages: FilePages) -> Result<OwnedFd, Errno> {

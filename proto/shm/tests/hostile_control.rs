@@ -28,7 +28,7 @@ const GEOMETRY: ControlGeometry = ControlGeometry {
 };
 const PAGEBLOCK_ORDER: u32 = 9;
 /// Where the words of lane 0 lie, in the layout that the offsets of `layout.rs` assert.
-const LANE_WORDS: std::ops::Range<usize> = 4096..4096 + 256 + 15 * 192;
+const LANE_WORDS: std::ops::Range<usize> = 8192..8192 + 256 + 15 * 192;
 /// All that a lane can hold.
 const LANE_HOLDS: usize = 3 * (PAGE_GRANTS + PAGE_MAGAZINE) + 12 * (BLOCK_GRANTS + BLOCK_MAGAZINE);
 

@@ -1,0 +1,285 @@
+//! Parcels become custody: what a notice says, what transit words say of the dead (PROTOCOLS P5).
+//!
+//! Two signatures make a parcel: its sender's outbox, which it alone can write, and the taker's
+//! own notice or the transit word. It applies to a block only at exactly its generation: one that
+//! is ahead waits until the taken parcels before it have been applied. Nothing is lost by a wrong
+//! claim: what cannot be applied stays with whom it was.
+
+use hugepool_mm::{Order, Pfn};
+use hugepool_shm::raw::{RawPage, is_before};
+use hugepool_shm::ticket::{Done, Notice, Ticket};
+use hugepool_shm::transit::Transit;
+
+use crate::cell::Cell;
+use crate::custody::Custody;
+use crate::id::ClientId;
+use crate::misuse::Misuse;
+use crate::num;
+use crate::posts::{Late, as_taker};
+
+/// Parcels that are applied in a row to reach the one that is asked for.
+const MAX_CHAIN: u32 = 64;
+
+/// Why a claim was not settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unsettled {
+    /// It is wrong.
+    Misuse(Misuse),
+    /// Something must be settled before it that is not here yet.
+    Ahead,
+}
+
+impl From<Misuse> for Unsettled {
+    fn from(misuse: Misuse) -> Unsettled {
+        Unsettled::Misuse(misuse)
+    }
+}
+
+impl Custody {
+    /// Settles a word of a client's returns: a block given back, or a notice. With `is_last`,
+    /// nothing that could still come before it is waited for.
+    pub fn settle_word(
+        &mut self,
+        who: ClientId,
+        word: RawPage,
+        is_last: bool,
+        now_ms: u64,
+    ) -> Result<(), Unsettled> {
+        if let Some(notice) = Notice::of_word(word) {
+            return self.settle_notice(who, notice, is_last, now_ms);
+        }
+        let misuse = match self.take_home(who, word) {
+            Ok(_) => return Ok(()),
+            Err(misuse) => misuse,
+        };
+        // A block that came by a parcel whose notice was not seen yet.
+        self.catch_up(word.pfn(), word.generation(), 0, now_ms);
+        match self.take_home(who, word) {
+            Ok(_) => Ok(()),
+            Err(_) if !is_last && self.is_ahead(word) => Err(Unsettled::Ahead),
+            Err(_) => Err(Unsettled::Misuse(misuse)),
+        }
+    }
+
+    /// Takes home a block that a client names by its head alone.
+    pub fn settle_head(&mut self, who: ClientId, pfn: u32, now_ms: u64) -> Result<(), Misuse> {
+        let misuse = match self.take_head_home(who, pfn) {
+            Ok(_) => return Ok(()),
+            Err(misuse) => misuse,
+        };
+        // As above. Without a generation, one parcel after the other until it is the client's.
+        for _ in 0..MAX_CHAIN {
+            let Cell::Lent(lent) = self.cell_of(pfn).ok_or(misuse)? else {
+                return Err(misuse);
+            };
+            let Some((ticket, taker)) = self.posts.find_taken(lent.client, pfn, lent.generation)
+            else {
+                return Err(misuse);
+            };
+            if !self.apply_taken(ticket, taker, 0, now_ms) {
+                return Err(misuse);
+            }
+            if taker == who && self.take_head_home(who, pfn).is_ok() {
+                return Ok(());
+            }
+        }
+        Err(misuse)
+    }
+
+    /// Settles what a client says it has done with a parcel.
+    fn settle_notice(
+        &mut self,
+        who: ClientId,
+        notice: Notice,
+        is_last: bool,
+        now_ms: u64,
+    ) -> Result<(), Unsettled> {
+        let ticket = notice.ticket;
+        let no_such = Misuse::NoSuchParcel { ticket };
+        if let Some(late) = self.posts.late(ticket) {
+            if late.taker != who {
+                return Err(no_such.into());
+            }
+            // It was the client's already.
+            let late = self.posts.take_late(ticket);
+            if let (Done::Freed, Some(late)) = (notice.done, late) {
+                for word in late.words {
+                    // What it did not own in the first place was counted then.
+                    let _ = self.take_home(who, word.handed_on(0));
+                }
+            }
+            return Ok(());
+        }
+        let parts = ticket.parts();
+        let of = self.posts.get(who).ok_or(no_such)?;
+        if of.zones >> parts.zone & 1 == 0 {
+            return Err(no_such.into());
+        }
+        let (sender, head) = self.posts.signed(parts).ok_or(no_such)?;
+        let transit = self.posts.transit(parts).ok_or(no_such)?;
+        if let Err(found) = transit.settle_signed(parts.sequence, as_taker(who)) {
+            let by = match found {
+                Transit::Taken(by) | Transit::Settled(by) | Transit::GivenBack(by) => by.slot,
+                _ => parts.client,
+            };
+            return Err(Misuse::ParcelElsewhere { ticket, by }.into());
+        }
+        let mut words = core::mem::take(&mut self.words);
+        self.posts.words(parts, head, &mut words);
+        let is_early = words.iter().any(|word| {
+            self.is_ahead(*word) && {
+                self.catch_up(word.pfn(), word.generation(), 0, now_ms);
+                self.is_ahead(*word)
+            }
+        });
+        let answer = if is_early && !is_last {
+            Err(Unsettled::Ahead)
+        } else {
+            self.posts.mark_settled(parts);
+            let wrong = self.move_parcel(sender, who, &words, notice.done, now_ms);
+            wrong.map_or(Ok(()), |misuse| Err(misuse.into()))
+        };
+        self.words = words;
+        answer
+    }
+
+    /// Makes the words' blocks the taker's, or takes them home from it. Returns what was wrong with
+    /// one that it was not done for.
+    fn move_parcel(
+        &mut self,
+        sender: ClientId,
+        taker: ClientId,
+        words: &[RawPage],
+        done: Done,
+        now_ms: u64,
+    ) -> Option<Misuse> {
+        let mut wrong = None;
+        let moved = match done {
+            Done::Kept => self
+                .owners
+                .hand_over_all(words, sender, taker, now_ms, &mut wrong),
+            Done::Freed => self.take_all_home(words, sender, &mut wrong),
+        };
+        if let Some(of) = self.posts.get_mut(taker) {
+            of.nr_claimed_pages = of.nr_claimed_pages.wrapping_add(moved);
+        }
+        wrong
+    }
+
+    /// Applies a parcel that its transit word says is taken, unless it is given back at this very
+    /// moment; its taker may still say what has become of it.
+    fn apply_taken(&mut self, ticket: Ticket, taker: ClientId, depth: u32, now_ms: u64) -> bool {
+        let parts = ticket.parts();
+        let Some((sender, head)) = self.posts.signed(parts) else {
+            return false;
+        };
+        let mut words = Vec::new();
+        self.posts.words(parts, head, &mut words);
+        let transit = self.posts.transit(parts);
+        if transit.is_none_or(|word| word.settle(parts.sequence, as_taker(taker)).is_err()) {
+            return false;
+        }
+        self.posts.mark_settled(parts);
+        for word in &words {
+            self.catch_up(word.pfn(), word.generation(), depth + 1, now_ms);
+        }
+        // The sender's mistake, if any; it is not asked here.
+        let _ = self.move_parcel(sender, taker, &words, Done::Kept, now_ms);
+        self.posts.add_late(ticket, Late { taker, words });
+        true
+    }
+
+    /// Applies the taken parcels that lead from the block's custodian to this generation, as far as
+    /// transit words tell of them.
+    fn catch_up(&mut self, pfn: u32, generation: u32, depth: u32, now_ms: u64) {
+        if depth > MAX_CHAIN {
+            return;
+        }
+        for _ in 0..MAX_CHAIN {
+            let Some(Cell::Lent(lent)) = self.cell_of(pfn) else {
+                return;
+            };
+            if !is_before(lent.generation, generation) {
+                return;
+            }
+            let found = self.posts.find_taken(lent.client, pfn, lent.generation);
+            let is_applied =
+                found.is_some_and(|(ticket, taker)| self.apply_taken(ticket, taker, depth, now_ms));
+            if !is_applied {
+                return;
+            }
+        }
+    }
+
+    /// Whether a claim is to a later generation than the block has reached.
+    pub fn is_ahead(&self, word: RawPage) -> bool {
+        match self.cell_of(word.pfn()) {
+            Some(Cell::Lent(lent)) => is_before(lent.generation, word.generation()),
+            _ => false,
+        }
+    }
+
+    fn cell_of(&self, pfn: u32) -> Option<Cell> {
+        let is_there = self.owners.is_managed(pfn);
+        is_there.then(|| self.owners.cell(Pfn::new(pfn)))
+    }
+
+    /// Takes home, from the taker, what the sender had handed it; returns the pages.
+    fn take_all_home(
+        &mut self,
+        words: &[RawPage],
+        sender: ClientId,
+        wrong: &mut Option<Misuse>,
+    ) -> u64 {
+        let mut heads = core::mem::take(&mut self.heads);
+        let mut nr_pages = 0;
+        for run in words.chunk_by(|a, b| a.order() == b.order()) {
+            heads.clear();
+            self.owners.take_all(run, sender, &mut heads, wrong);
+            let order = u8::try_from(run[0].order()).ok().and_then(Order::new);
+            let Some(order) = order else { continue };
+            nr_pages += num::count(heads.len()) << order.get();
+            self.put_all(&heads, order);
+        }
+        self.heads = heads;
+        nr_pages
+    }
+
+    /// Settles what a client has on its way, because it has no room for more: all that is taken.
+    pub fn settle_taken_of(&mut self, sender: ClientId, now_ms: u64) -> bool {
+        let mut has_settled = false;
+        for (ticket, found) in self.posts.parcels_of(sender) {
+            if let Transit::Taken(taker) = found
+                && let Some(taker) = self.posts.taker(taker, ticket.parts().zone)
+            {
+                has_settled |= self.apply_taken(ticket, taker, 0, now_ms);
+            }
+        }
+        has_settled
+    }
+
+    /// Winds up what a client that is gone had on its way: nothing that it offered can be claimed
+    /// any more, and all that is taken, from it or by it, is the taker's. All rings have been
+    /// settled.
+    pub fn wind_up(&mut self, gone: ClientId, now_ms: u64) {
+        for (ticket, _) in self.posts.parcels_of(gone) {
+            let parts = ticket.parts();
+            if let Some(word) = self.posts.transit(parts) {
+                // Whoever was first has it.
+                let _ = word.close(parts.sequence);
+            }
+        }
+        self.settle_taken_of(gone, now_ms);
+        let others: Vec<ClientId> = self.posts.iter().map(|of| of.client).collect();
+        for sender in others {
+            for (ticket, found) in self.posts.parcels_of(sender) {
+                if let Transit::Taken(taker) = found
+                    && self.posts.taker(taker, ticket.parts().zone) == Some(gone)
+                {
+                    self.apply_taken(ticket, gone, 0, now_ms);
+                }
+            }
+        }
+        self.posts.close(gone);
+    }
+}

@@ -1,0 +1,292 @@
+//! What the daemon has of parcels on their way: outboxes, transit words, and what was settled.
+//!
+//! Everything read here was written by clients and is a claim: an outbox by its one client, transit
+//! words by any client of the zone. Custody is moved by [`parcels`](crate::parcels), which judges
+//! them. Knows no cells.
+
+use std::collections::BTreeMap;
+
+use hugepool_shm::control::ControlSegment;
+use hugepool_shm::outbox::{Outbox, ParcelHead};
+use hugepool_shm::raw::RawPage;
+use hugepool_shm::ticket::{OUTBOX_SLOTS, Ticket, TicketParts};
+use hugepool_shm::transit::{Taker, Transit, TransitTable, TransitWord};
+
+use crate::id::ClientId;
+
+/// A client's part in hand-over.
+#[derive(Debug)]
+pub(crate) struct PostBox {
+    pub client: ClientId,
+    pub outbox: Outbox,
+    pub segment: ControlSegment,
+    /// A bit for each zone that it may use.
+    pub zones: u32,
+    /// Pages that have become its own by claims.
+    pub nr_claimed_pages: u64,
+    /// By slot, the last sequence settled; 0 before there was one.
+    settled: Box<[u32]>,
+    first_sequence: u32,
+    nr_full_seen: u32,
+}
+
+/// A parcel that was settled before its taker had said what has become of it.
+#[derive(Debug)]
+pub(crate) struct Late {
+    pub taker: ClientId,
+    /// As its sender had signed for them.
+    pub words: Vec<RawPage>,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(crate) struct Posts {
+    /// By zone index.
+    transits: [Option<TransitTable>; 8],
+    /// By client slot.
+    boxes: Vec<Option<PostBox>>,
+    /// By client slot: the first sequence of its next client.
+    sequences: Vec<u32>,
+    first_sequence: u32,
+    late: BTreeMap<Ticket, Late>,
+}
+
+impl Posts {
+    pub fn new() -> Posts {
+        Posts {
+            transits: [const { None }; 8],
+            boxes: Vec::new(),
+            sequences: Vec::new(),
+            first_sequence: 1,
+            late: BTreeMap::new(),
+        }
+    }
+
+    /// Sequences of clients to come begin here.
+    pub fn set_first_sequence(&mut self, first: u32) {
+        self.first_sequence = first;
+    }
+
+    pub fn set_transit(&mut self, zone: usize, table: TransitTable) {
+        self.transits[zone] = Some(table);
+    }
+
+    /// Takes a client's outbox in; returns the first sequence of its slots.
+    pub fn open(
+        &mut self,
+        client: ClientId,
+        outbox: Outbox,
+        segment: ControlSegment,
+        zones: u32,
+    ) -> u32 {
+        let at = usize::from(client.slot);
+        if self.boxes.len() <= at {
+            self.boxes.resize_with(at + 1, || None);
+            self.sequences.resize(at + 1, self.first_sequence);
+        }
+        let first_sequence = self.sequences[at];
+        self.boxes[at] = Some(PostBox {
+            client,
+            outbox,
+            segment,
+            zones,
+            nr_claimed_pages: 0,
+            settled: vec![0; OUTBOX_SLOTS].into_boxed_slice(),
+            first_sequence,
+            nr_full_seen: 0,
+        });
+        first_sequence
+    }
+
+    /// Forgets a client: no word of its outbox is read again. Its slot's sequences go on after the
+    /// last that it has used, as far as its words and the transit words tell.
+    pub fn close(&mut self, client: ClientId) {
+        self.late.retain(|_, late| late.taker != client);
+        let Some(of) = self.get(client) else { return };
+        let first = of.first_sequence;
+        let used = |sequence: u32| {
+            let nr_used = sequence.wrapping_sub(first);
+            // 0 is none. Behind the first one: never used by this client, or scribbled.
+            if sequence != 0 && nr_used < 1 << 31 {
+                nr_used + 1
+            } else {
+                0
+            }
+        };
+        let mut nr_used = 0;
+        for (slot, signed) in (0..).zip(of.outbox.slots()) {
+            let last = signed
+                .head()
+                .map_or(first.wrapping_sub(1), |head| head.sequence);
+            let transits = self.transits.iter().flatten();
+            let words = transits.filter_map(|table| table.word(client.slot, slot));
+            let lasts = words
+                .map(TransitWord::sequence)
+                .chain([last, of.settled[slot as usize]]);
+            nr_used = lasts.map(used).fold(nr_used, u32::max);
+        }
+        let at = usize::from(client.slot);
+        self.sequences[at] = first.wrapping_add(nr_used).max(1);
+        self.boxes[at] = None;
+    }
+
+    pub fn get(&self, client: ClientId) -> Option<&PostBox> {
+        self.in_slot(client.slot).filter(|of| of.client == client)
+    }
+
+    pub fn get_mut(&mut self, client: ClientId) -> Option<&mut PostBox> {
+        let of = self.boxes.get_mut(usize::from(client.slot))?.as_mut();
+        of.filter(|of| of.client == client)
+    }
+
+    pub fn in_slot(&self, slot: u16) -> Option<&PostBox> {
+        self.boxes.get(usize::from(slot))?.as_ref()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &PostBox> {
+        self.boxes.iter().flatten()
+    }
+
+    /// The client that a transit word names, if it is there and the zone is open to it.
+    pub fn taker(&self, taker: Taker, zone: u32) -> Option<ClientId> {
+        let of = self.in_slot(taker.slot)?;
+        let is_it = as_taker(of.client) == taker && of.zones >> zone & 1 == 1;
+        is_it.then_some(of.client)
+    }
+
+    pub fn transit(&self, parts: TicketParts) -> Option<TransitWord<'_>> {
+        let table = self.transits.get(parts.zone as usize)?.as_ref()?;
+        table.word(parts.client, parts.slot)
+    }
+
+    /// What the sender's outbox signs for under a ticket, if it does and it is not settled.
+    pub fn signed(&self, parts: TicketParts) -> Option<(ClientId, ParcelHead)> {
+        let of = self.in_slot(parts.client)?;
+        let head = of.outbox.slot(parts.slot)?.head()?;
+        let is_settled = of.settled[parts.slot as usize] == parts.sequence;
+        (head.sequence == parts.sequence && !is_settled).then_some((of.client, head))
+    }
+
+    /// The page words of a parcel that is signed for.
+    pub fn words(&self, parts: TicketParts, head: ParcelHead, out: &mut Vec<RawPage>) {
+        out.clear();
+        let of = self.in_slot(parts.client);
+        if let Some(slot) = of.and_then(|of| of.outbox.slot(parts.slot)) {
+            out.extend(slot.words(head.nr_blocks));
+        }
+    }
+
+    /// Notes that a parcel is settled, and tells its sender that the slot can be used again.
+    pub fn mark_settled(&mut self, parts: TicketParts) {
+        let of = self.boxes.get_mut(usize::from(parts.client));
+        if let Some(of) = of.and_then(Option::as_mut) {
+            of.settled[parts.slot as usize] = parts.sequence;
+            of.segment.publish_settled(parts.slot, parts.sequence);
+        }
+    }
+
+    /// A parcel that was settled unasked; its taker may still say what has become of it.
+    pub fn add_late(&mut self, ticket: Ticket, late: Late) {
+        self.late.insert(ticket, late);
+    }
+
+    pub fn late(&self, ticket: Ticket) -> Option<&Late> {
+        self.late.get(&ticket)
+    }
+
+    pub fn take_late(&mut self, ticket: Ticket) -> Option<Late> {
+        self.late.remove(&ticket)
+    }
+
+    /// What a client has signed for and is not settled, in any zone, with what its transit word
+    /// says.
+    pub fn parcels_of(&self, client: ClientId) -> Vec<(Ticket, Transit)> {
+        let Some(of) = self.get(client) else {
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        for (slot, signed) in (0..).zip(of.outbox.slots()) {
+            let Some(head) = signed.head() else { continue };
+            let parts = TicketParts {
+                client: client.slot,
+                zone: signed.word(0).zone(),
+                slot,
+                sequence: head.sequence,
+            };
+            if self.signed(parts).is_none() {
+                continue;
+            }
+            if let (Some(word), Some(ticket)) = (self.transit(parts), parts.pack()) {
+                found.push((ticket, word.look(parts.sequence)));
+            }
+        }
+        found
+    }
+
+    /// The parcel of a client that somebody has taken and that holds this block at this generation.
+    pub fn find_taken(
+        &self,
+        client: ClientId,
+        pfn: u32,
+        generation: u32,
+    ) -> Option<(Ticket, ClientId)> {
+        let of = self.get(client)?;
+        for (slot, signed) in (0..).zip(of.outbox.slots()) {
+            let Some(head) = signed.head() else { continue };
+            let mut words = signed.words(head.nr_blocks);
+            if !words.any(|word| word.pfn() == pfn && word.generation() == generation) {
+                continue;
+            }
+            let parts = TicketParts {
+                client: client.slot,
+                zone: signed.word(0).zone(),
+                slot,
+                sequence: head.sequence,
+            };
+            if let Some(Transit::Taken(taker)) = self.look(parts)
+                && let Some(taker) = self.taker(taker, parts.zone)
+            {
+                return Some((parts.pack()?, taker));
+            }
+        }
+        None
+    }
+
+    /// Whether a client holds a parcel that it has not told of.
+    pub fn holds_any(&self, client: ClientId) -> bool {
+        let me = as_taker(client);
+        self.iter().any(|of| {
+            let mut parcels = self.parcels_of(of.client).into_iter();
+            parcels.any(|(_, found)| found == Transit::Taken(me))
+        })
+    }
+
+    /// Whether a client has found its outbox full since it was last asked.
+    pub fn take_full(&mut self, client: ClientId) -> bool {
+        let Some(of) = self.get_mut(client) else {
+            return false;
+        };
+        let now = of.segment.nr_outbox_full();
+        now != core::mem::replace(&mut of.nr_full_seen, now)
+    }
+
+    /// The same without noting that it was asked.
+    pub fn is_full(&self, client: ClientId) -> bool {
+        let of = self.get(client);
+        of.is_some_and(|of| of.segment.nr_outbox_full() != of.nr_full_seen)
+    }
+
+    fn look(&self, parts: TicketParts) -> Option<Transit> {
+        self.signed(parts)?;
+        Some(self.transit(parts)?.look(parts.sequence))
+    }
+}
+
+/// A client as transit words name it.
+pub(crate) fn as_taker(client: ClientId) -> Taker {
+    Taker {
+        slot: client.slot,
+        incarnation: u32::from(client.incarnation),
+    }
+    .cut()
+}
