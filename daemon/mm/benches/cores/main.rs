@@ -6,6 +6,7 @@
 //! bitmap arm is the whole [`Zone`], watermarks and all; the list arm is a bare core.
 
 mod lists;
+mod mixed;
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -407,7 +408,7 @@ fn main() {
         .skip(1)
         .filter(|arg| !arg.starts_with('-'))
         .collect();
-    let cases: [(&str, fn()); 8] = [
+    let cases: [(&str, fn()); 9] = [
         ("pair_of_65", pair_of_65),
         ("drain_by_65", drain_by_65),
         ("order_9", order_9),
@@ -416,6 +417,10 @@ fn main() {
         ("metadata", metadata),
         ("twelve_tib", twelve_tib),
         ("contiguity_check", contiguity_check),
+        (
+            "high_order_after_mixed_churn",
+            mixed::high_order_after_mixed_churn,
+        ),
     ];
     for (name, run) in cases {
         if wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str())) {
