@@ -183,6 +183,24 @@ impl Operation {
         }
     }
 
+    /// How long the rest takes at the pace so far, if anything tells: sections that have come or
+    /// gone, pageblocks packed, pages that were moved or taken out of what leaves. What waits for
+    /// its client to free it has no pace.
+    fn estimate_ms(&self, age_ms: u64, done_pages: u64, total_pages: u64) -> Option<u64> {
+        let left_pages = total_pages.saturating_sub(done_pages);
+        let (done, left) = if self.compact.is_some() {
+            (done_pages, left_pages)
+        } else if self.kind == OperationKind::Offline {
+            let outcomes = self.tasks.iter().map(|task| &task.outcome);
+            let out = outcomes.map(|outcome| outcome.nr_moved_pages + outcome.nr_evicted_pages);
+            (out.sum(), left_pages)
+        } else {
+            let nr_ended = num::count(self.at(Step::Ended).len());
+            (nr_ended, num::count(self.tasks.len()) - nr_ended)
+        };
+        age_ms.checked_mul(left)?.checked_div(done)
+    }
+
     /// Where it stands.
     pub fn report(&self, zones: &Zones, now: Now, is_running: bool) -> OperationReport {
         let section_pages = u64::from(zones.geometry().section_pages());
@@ -201,12 +219,8 @@ impl Operation {
                 ..task.outcome.clone()
             });
         }
-        let nr_ended = num::count(self.tasks.iter().filter(|t| t.step == Step::Ended).count());
-        let nr_left = num::count(self.tasks.len()) - nr_ended;
         let age = now.saturating_sub(self.began);
         let compacted = self.compact.as_ref().map(Compacting::report);
-        // What has been done tells how long the rest takes; what waits for others does not.
-        let can_tell = is_running && nr_ended > 0 && self.kind != OperationKind::Offline;
         let (done_pages, total_pages) = match &compacted {
             None => (
                 self.tasks.iter().map(done).sum(),
@@ -224,7 +238,9 @@ impl Operation {
             dry_run: self.id == OperationId(0),
             done_pages,
             total_pages,
-            estimate_ms: can_tell.then(|| millis(age) * nr_left / nr_ended),
+            estimate_ms: is_running
+                .then(|| self.estimate_ms(millis(age), done_pages, total_pages))
+                .flatten(),
             age_ms: millis(age),
             sections,
             recalled: self.recalled.clone(),

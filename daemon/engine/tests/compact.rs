@@ -196,6 +196,9 @@ fn r08_a_cancelled_run_ends_with_its_batch_and_gives_all_places_back() {
         }
         let batch = next_batch(&mut rig).unwrap();
         assert!(batch.blocks().count() <= 32, "a pageblock's worth");
+        let report = begun(&mut rig, Command::GetOperation { id: report.id });
+        let has_pace = report.done_pages > 0;
+        assert_eq!(report.estimate_ms.is_some(), has_pace, "{report:?}");
         let report = begun(&mut rig, Command::CancelOperation { id: report.id });
         assert_eq!(report.state, OperationState::Running, "the runner is at it");
         // Whatever the runner makes of the batch it has, there is no other.

@@ -383,3 +383,27 @@ fn an_operation_that_waits_wakes_nobody_by_being_looked_at() {
     assert!(is_offline(&rig.finish(begun)));
     assert!(rig.engine.changes().operations > before);
 }
+
+#[test]
+fn what_has_moved_tells_how_long_the_rest_takes() {
+    let (mut rig, tenant) = rig_with(110);
+    let section = section_of(&tenant, 0);
+    let in_it = (0..110).filter(|&at| section_of(&tenant, at) == section);
+    let in_it = u64::try_from(in_it.count()).unwrap();
+    assert!(in_it > 64, "more than a batch");
+    let (begun, batch) = first_batch(&mut rig, section);
+    assert_eq!(begun.estimate_ms, None, "nothing has moved");
+    let nr_moved = u64::try_from(batch.blocks().count()).unwrap();
+    rig.now += std::time::Duration::from_millis(640);
+    let answer = batch.carry_out(&mut |copy| copy_bytes(&mut rig.bytes, copy));
+    rig.engine.moved(answer, rig.now, &mut rig.outside);
+    let Reply::Operation(report) = rig.apply(Command::GetOperation { id: begun.id }) else {
+        panic!()
+    };
+    let left = report.total_pages - report.done_pages;
+    assert!((in_it - nr_moved..=128).contains(&left), "{report:?}");
+    assert_eq!(report.estimate_ms, Some(640 * left / nr_moved));
+    let ended = rig.finish(report);
+    assert!(is_offline(&ended) && ended.estimate_ms.is_none());
+    free_all(&mut rig, &tenant, 110);
+}
