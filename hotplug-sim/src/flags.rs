@@ -4,7 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::ask::AskArgs;
 use crate::import::format::Format;
+use crate::live::client::ClientArgs;
+use crate::live::drive::DriveArgs;
+use crate::live::snapshot::SnapshotArgs;
 use crate::replay::command::ReplayArgs;
 use crate::report::ReportArgs;
 use crate::run::RunArgs;
@@ -27,6 +31,15 @@ pub enum Command {
     Import(ImportArgs),
     /// Simulate a machine, a scenario, or the daemon's engine under seeded chaos; check every step.
     Run(RunArgs),
+    /// Describe a running daemon, or this host, as a machine.
+    Snapshot(SnapshotArgs),
+    /// Do a scenario on a running daemon with real client processes, beside its simulation.
+    Drive(DriveArgs),
+    /// A client process of `drive`.
+    #[command(hide = true)]
+    DriveClient(ClientArgs),
+    /// Ask what would happen to a machine: what could go, what could be had, what it would cost.
+    Ask(AskArgs),
     /// Do again what a trace or a log shows, through our allocator, and compare.
     Replay(ReplayArgs),
     /// Make a failing run of a machine or a scenario small.

@@ -1,7 +1,7 @@
 //! Simulates, replays and imports memory hotplug of real and imagined machines.
 //!
 //! [`import`] reads what people have of a real machine, and [`replay`] does again what it shows.
-//! [`host`] is a machine of real size, [`scenario`] what is done to it, [`plot`] and [`report`] the
+//! [`host`] is a machine of real size, [`ask`] what could be done to it, [`scenario`] what is, [`plot`] and [`report`] the
 //! pictures. [`run`] without a machine drives the daemon's own engine in told time, with clients and
 //! operators drawn from a seed, against a [`model`] that knows only who holds which page. The binary
 //! only maps the verbs of [`flags`] to functions of this crate.
@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+pub mod ask;
 mod calls;
 mod checker;
 mod clients;
@@ -16,6 +17,7 @@ pub mod flags;
 pub mod host;
 mod hostile;
 pub mod import;
+pub mod live;
 pub mod model;
 mod movable;
 pub mod plot;

@@ -186,25 +186,52 @@ impl Host {
         self.note(loc, ask);
     }
 
+    /// Whether a block could go, by what is in it: the pages that would have to be moved.
+    ///
+    /// # Errors
+    /// What stands in the way.
+    pub fn could_go(&self, section: u64) -> Result<u64, Refused> {
+        let at = self.only_zone(section)?;
+        let first = section * u64::from(self.geometry.section_pages());
+        let first = self.zones[at]
+            .ours(first)
+            .expect("a section of the zone lies in its reserve");
+        let id = self.geometry.section_of(first);
+        let blocks = self.zones[at].held.block_of(first);
+        let nr = usize::try_from(self.geometry.section_pageblocks()).expect("a section is small");
+        for block in blocks..blocks + nr {
+            self.look_for_unmovable(section, at, block)?;
+        }
+        let held = &self.zones[at].held;
+        let entries = (blocks..blocks + nr).flat_map(|block| held.entries(block));
+        let going: u64 = entries
+            .filter(|entry| entry.owner.goes_with_section())
+            .map(|entry| 1_u64 << entry.order)
+            .sum();
+        Ok(self.zones[at].zone.held_in(id).saturating_sub(going))
+    }
+
+    /// The one zone that a block is online in.
+    fn only_zone(&self, section: u64) -> Result<usize, Refused> {
+        match self.row(section)?.zones[..] {
+            [at] => Ok(at),
+            [] => {
+                let what = format!("block {section} is offline");
+                Err(Refused::new("offline", what))
+            }
+            _ => {
+                let what = format!("block {section} is in more than one zone");
+                Err(Refused::new("zones", what))
+            }
+        }
+    }
+
     /// Takes a block offline: what is in use is moved elsewhere. Returns the pages moved.
     ///
     /// # Errors
     /// What stands in the way; the block stays online as it was, with what was moved moved.
     pub fn offline(&mut self, section: u64) -> Result<u64, Refused> {
-        let row = self.row(section)?;
-        let at = match row.zones[..] {
-            [at] => at,
-            [] => {
-                return Err(Refused::new(
-                    "offline",
-                    format!("block {section} is offline"),
-                ));
-            }
-            _ => {
-                let what = format!("block {section} is in more than one zone");
-                return Err(Refused::new("zones", what));
-            }
-        };
+        let at = self.only_zone(section)?;
         let first = section * u64::from(self.geometry.section_pages());
         let first = self.zones[at]
             .ours(first)

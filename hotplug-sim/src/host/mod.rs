@@ -78,6 +78,8 @@ pub struct Host {
     pub backing_bytes: Option<u64>,
     /// Pages moved since the machine was built.
     pub nr_moved: u64,
+    /// Blocks that the description calls removable, or not.
+    removable: BTreeMap<u64, bool>,
     /// By node, made when they are first needed.
     zonelists: BTreeMap<u32, Arc<[usize]>>,
 }
@@ -126,6 +128,7 @@ impl Host {
             hot: Vec::new(),
             backing_bytes: None,
             nr_moved: 0,
+            removable: plan.removable.clone(),
             zonelists: BTreeMap::new(),
         };
         host.setup_zones();
@@ -196,9 +199,11 @@ impl Host {
             "Normal"
         };
         let zones = self.zones.iter();
-        zones
-            .enumerate()
-            .find(|(_, zone)| zone.node == node && zone.name == wanted)
+        let here = zones.enumerate().filter(|(_, zone)| zone.node == node);
+        let of_kind = here.clone().find(|(_, zone)| zone.zone.kind() == kind);
+        here.clone()
+            .find(|(_, zone)| zone.name == wanted)
+            .or(of_kind)
             .map(|(at, _)| at)
             .ok_or_else(|| format!("node {node} has no zone {wanted}"))
     }
@@ -228,6 +233,11 @@ impl Host {
             (zone.node.abs_diff(node), zone.node, rank)
         });
         list
+    }
+
+    /// Which blocks the description itself calls removable, or not.
+    pub fn removable_as_told(&self) -> &BTreeMap<u64, bool> {
+        &self.removable
     }
 
     /// The number of a client, made if it is new.

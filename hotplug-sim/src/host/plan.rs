@@ -49,6 +49,8 @@ pub struct ZonePlan {
     pub extents: Vec<(u64, u64)>,
     /// Where it may ever have pages.
     pub reserve: (u64, u64),
+    /// The description says so itself.
+    pub is_fixed: bool,
     /// Present pages that are not managed.
     pub reserved: u64,
     /// What is free.
@@ -116,6 +118,7 @@ pub fn plan(machine: &Machine) -> Result<Plan, PlanError> {
             kind: ZoneKind::Normal,
             extents: cut([(0, bytes / page_bytes)].into_iter(), (0, MOST_PAGES)),
             reserve: (0, 0),
+            is_fixed: false,
             reserved: 0,
             free: Free::All,
         });
@@ -297,10 +300,11 @@ fn plan_zone(
     notes: &mut Vec<String>,
 ) -> Option<ZonePlan> {
     let of = format!("zone {} of node {}", zone.name, zone.node);
-    let kind = if zone.name == "Movable" {
-        ZoneKind::Movable
-    } else {
-        ZoneKind::Normal
+    let kind = match zone.kind.as_deref() {
+        Some("movable") => ZoneKind::Movable,
+        Some(_) => ZoneKind::Normal,
+        None if zone.name == "Movable" => ZoneKind::Movable,
+        None => ZoneKind::Normal,
     };
     let wrapped = [zone.present, zone.managed, zone.spanned, zone.free]
         .iter()
@@ -323,10 +327,18 @@ fn plan_zone(
             }
             (2 * free).next_multiple_of(u64::from(geometry.section_pages()))
         });
-    if present == 0 {
+    let section_pages = u64::from(geometry.section_pages());
+    let fixed = zone
+        .reserve_first
+        .zip(zone.reserve_bytes)
+        .map(|(first, bytes)| {
+            let start = first.saturating_mul(section_pages);
+            let end = start.saturating_add((bytes / geometry.page_bytes()).max(section_pages));
+            (start, end / section_pages * section_pages)
+        });
+    if present == 0 && fixed.is_none() {
         return None;
     }
-    let section_pages = u64::from(geometry.section_pages());
     let start = zone.start_pfn.unwrap_or_else(|| {
         let start = next.next_multiple_of(section_pages);
         notes.push(format!(
@@ -394,7 +406,8 @@ fn plan_zone(
         name: zone.name.clone(),
         node: zone.node,
         kind,
-        reserve: span,
+        reserve: fixed.unwrap_or(span),
+        is_fixed: fixed.is_some(),
         extents,
         reserved: present - managed,
         free,
@@ -464,6 +477,7 @@ fn zones_of_blocks(
             },
             extents: cut(ranges.into_iter(), (0, u64::MAX)),
             reserve: (0, 0),
+            is_fixed: false,
             reserved: 0,
             free: Free::All,
             name,
@@ -518,7 +532,8 @@ fn set_reserves(
     );
     nodes.sort_unstable();
     nodes.dedup();
-    for &node in &nodes {
+    let is_daemon = zones.iter().any(|zone| zone.is_fixed);
+    for &node in nodes.iter().filter(|_| !is_daemon) {
         // Memory comes as movable or not: each node has a zone for both.
         for (name, kind) in [("Normal", ZoneKind::Normal), ("Movable", ZoneKind::Movable)] {
             if !zones
@@ -531,6 +546,7 @@ fn set_reserves(
                     kind,
                     extents: Vec::new(),
                     reserve: (0, 0),
+                    is_fixed: false,
                     reserved: 0,
                     free: Free::All,
                 });

@@ -21,6 +21,8 @@ pub const HEADER: &str = "\
 #   page_size_bytes, pageblock_order, section_bytes
 #   boot_bytes        memory without any device          maxmem_bytes  the ceiling
 #   [[zone]]          one for each zone of each node: node, name, start_pfn, spanned, present, managed, free,
+#                     kind (normal or movable; as the kernel's name says if left out), reserve_first and
+#                     reserve_bytes (the blocks that may ever be its own: of a hugepoold),
 #                     free_cma, reserved_highatomic, min, low, high, boost, protection (by zone index),
 #                     pcp_count, free_blocks_by_order (index = order),
 #   [zone.free_blocks_by_type]   for each migratetype, free blocks by order
@@ -66,6 +68,12 @@ pub struct Machine {
 pub struct MachineZone {
     pub node: u32,
     pub name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reserve_first: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reserve_bytes: Option<u64>,
     pub start_pfn: Option<u64>,
     pub spanned: Option<i64>,
     pub present: Option<i64>,
@@ -265,6 +273,9 @@ impl MachineZone {
         MachineZone {
             node,
             name: zone.name.clone(),
+            kind: None,
+            reserve_first: None,
+            reserve_bytes: None,
             start_pfn: zone.start_pfn,
             spanned: zone.spanned,
             present: zone.present,

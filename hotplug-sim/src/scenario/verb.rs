@@ -34,8 +34,8 @@ pub const VERBS: [Verb; 22] = [
     },
     Verb {
         name: "remove",
-        fields: &["blocks", "size", "device"],
-        about: "offline blocks go",
+        fields: &["blocks", "size", "device", "zone"],
+        about: "offline blocks go; a daemon is told of which zone",
     },
     Verb {
         name: "request",

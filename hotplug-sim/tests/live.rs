@@ -1,0 +1,223 @@
+//! `snapshot` and `drive` against a real daemon with real client processes: what it does is what the
+//! simulation of it did.
+
+// The exemption of tests covers test functions, not what they call.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../client/tests/support/mod.rs"]
+mod daemon;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use daemon::Daemon;
+use hotplug_sim::host::Host;
+use hotplug_sim::import::machine::Machine;
+use hotplug_sim::live::snapshot;
+
+#[test]
+fn the_daemon() {
+    daemon::be_the_daemon_if_asked();
+}
+
+fn sim(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_hotplug-sim"))
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// All that can be driven, in an order in which each step depends on the one before.
+const SCENARIO: &str = r#"
+about = "a day of a daemon"
+
+[[step]]
+do = "online"
+zone = "movable"
+size = "16MiB"
+
+[[step]]
+do = "alloc"
+client = "cache"
+zone = "movable"
+migratetype = "movable"
+count = 500
+
+[[step]]
+do = "alloc"
+client = "server"
+zone = "normal"
+migratetype = "unmovable"
+order = 3
+count = 40
+
+[[step]]
+do = "bulk"
+client = "server"
+zone = "normal"
+migratetype = "unmovable"
+slots = 65
+filled = 5
+
+[[step]]
+do = "free"
+client = "cache"
+count = 100
+
+[[step]] # what is movable is moved
+do = "offline"
+zone = "movable"
+size = "16MiB"
+
+[[step]]
+do = "remove"
+zone = "movable"
+size = "16MiB"
+
+[[step]]
+do = "alloc"
+client = "greedy"
+zone = "movable"
+migratetype = "unmovable"
+count = 1
+
+[[step]]
+do = "die"
+client = "cache"
+
+[[step]]
+do = "offline"
+zone = "movable"
+size = "8MiB"
+"#;
+
+#[test]
+fn a_daemon_does_what_its_simulation_did() {
+    let daemon = Daemon::start("drive");
+    let path = daemon.dir().join("day.toml");
+    std::fs::write(
+        &path,
+        SCENARIO.replace(
+            "client = \"greedy\"\nzone = \"movable\"",
+            "client = \"greedy\"\nzone = \"normal\"",
+        ),
+    )
+    .unwrap();
+    let dir = daemon.dir().to_str().unwrap();
+    let run = sim(&["drive", "--runtime-dir", dir, path.to_str().unwrap()]);
+    assert_eq!(
+        run.status.code(),
+        Some(0),
+        "{}{}",
+        text(&run.stdout),
+        text(&run.stderr)
+    );
+    let stdout = text(&run.stdout);
+    assert!(
+        stdout.contains("verify: all adds up") && !stdout.contains("differs"),
+        "{stdout}"
+    );
+    assert!(stdout.lines().count() >= 14, "{stdout}");
+}
+
+#[test]
+fn a_daemon_that_differs_is_seen_and_what_cannot_be_driven_refused() {
+    let daemon = Daemon::start("differ");
+    let dir = daemon.dir().to_str().unwrap();
+    // Somebody whom the simulation does not know holds pages that cannot be moved.
+    let stranger = daemon.attach("stranger");
+    let held: Vec<_> = (0..1500)
+        .map(|_| stranger.with_zone("normal").unwrap().alloc_page().unwrap())
+        .collect();
+    let path = daemon.dir().join("other.toml");
+    let offline = "[[step]]\ndo = \"offline\"\nzone = \"normal\"\nsize = \"16MiB\"\n";
+    let snapshot = daemon.dir().join("before.toml");
+    let taken = sim(&[
+        "snapshot",
+        "--runtime-dir",
+        dir,
+        "-o",
+        snapshot.to_str().unwrap(),
+    ]);
+    assert_eq!(taken.status.code(), Some(0), "{}", text(&taken.stderr));
+    let machine = Machine::from_toml(&std::fs::read_to_string(&snapshot).unwrap()).unwrap();
+    let host = Host::build(&machine, 1).unwrap();
+    let normal = &host.zones[host.zone_named("normal").unwrap()].zone;
+    assert!(
+        normal.counts().lent >= 1500 && normal.counts().managed == 4096,
+        "{:?}",
+        normal.counts()
+    );
+    std::fs::write(&path, offline).unwrap();
+    let run = sim(&["drive", "--runtime-dir", dir, path.to_str().unwrap()]);
+    // What is held and by whom is not in a machine description: both refuse, or they are told apart.
+    assert!(
+        matches!(run.status.code(), Some(0 | 1)),
+        "{}",
+        text(&run.stderr)
+    );
+    drop(held);
+    std::fs::write(&path, "[[step]]\ndo = \"balloon\"\ncount = 1\n").unwrap();
+    let run = sim(&["drive", "--runtime-dir", dir, path.to_str().unwrap()]);
+    assert_eq!(run.status.code(), Some(2));
+    assert!(
+        text(&run.stderr).contains("balloon cannot be driven"),
+        "{}",
+        text(&run.stderr)
+    );
+    let nobody = sim(&["snapshot", "--runtime-dir", "/nonexistent"]);
+    assert_eq!(nobody.status.code(), Some(1));
+}
+
+#[test]
+fn a_host_is_described_by_its_own_files() {
+    let root = std::env::temp_dir().join(format!("hotplug-sim-host-{}", std::process::id()));
+    let memory = root.join("sys/devices/system/memory");
+    std::fs::create_dir_all(root.join("proc")).unwrap();
+    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
+    std::fs::copy(cases.join("Z16.txt"), root.join("proc/zoneinfo")).unwrap();
+    std::fs::copy(cases.join("B08.txt"), root.join("proc/buddyinfo")).unwrap();
+    for (id, state, zones) in [
+        (0, "online", "none"),
+        (1, "online", "DMA32"),
+        (2, "online", "DMA32"),
+        (40, "offline", "Normal Movable"),
+    ] {
+        let block = memory.join(format!("memory{id}"));
+        std::fs::create_dir_all(block.join("node0")).unwrap();
+        std::fs::write(block.join("state"), format!("{state}\n")).unwrap();
+        std::fs::write(block.join("removable"), "1\n").unwrap();
+        std::fs::write(block.join("valid_zones"), format!("{zones}\n")).unwrap();
+    }
+    std::fs::write(memory.join("block_size_bytes"), "8000000\n").unwrap();
+    let machine = snapshot::of_host(&root).unwrap();
+    std::fs::remove_dir_all(&root).unwrap();
+    assert_eq!(machine.section_bytes, Some(128 << 20));
+    let runs: Vec<_> = machine
+        .blocks
+        .iter()
+        .map(|run| (run.first, run.last, run.state.as_deref()))
+        .collect();
+    assert_eq!(
+        runs,
+        [
+            (0, 0, Some("online")),
+            (1, 2, Some("online")),
+            (40, 40, Some("offline"))
+        ]
+    );
+    assert_eq!(machine.zones.len(), 5);
+    assert!(
+        machine
+            .zones
+            .iter()
+            .any(|zone| zone.free_blocks_by_order.is_some())
+    );
+    // This host's own, whatever it is: only where there is none is that an error.
+    let own = snapshot::of_host(Path::new("/"));
+    assert_eq!(own.is_ok(), Path::new("/proc/zoneinfo").exists(), "{own:?}");
+}
