@@ -1,7 +1,10 @@
 //! Logging: one line an event on standard error, where systemd and people look for it.
 //!
 //! Under the journal (`JOURNAL_STREAM` names our standard error) a line starts with the level as
-//! `<N>`, which the journal takes for the priority, and has no time of its own.
+//! `<N>`, which the journal takes for the priority, and has no time of its own. Of one kind there are
+//! so many lines in a while and no more.
+
+mod sparing;
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,6 +15,7 @@ use tracing_subscriber::fmt::format::{Format, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+use self::sparing::Sparing;
 use crate::config::ConfigError;
 
 /// Whether `filter` can be used, told before anything is opened.
@@ -39,10 +43,11 @@ pub fn start(filter: &str) {
         .with_writer(std::io::stderr);
     // A logger that was there before stays: an embedding program's choice.
     let _ = if is_journal() {
-        builder.event_format(JournalLines).try_init()
+        builder.event_format(Sparing::new(JournalLines)).try_init()
     } else {
         builder
             .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+            .event_format(Sparing::new(Format::default()))
             .try_init()
     };
 }

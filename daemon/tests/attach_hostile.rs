@@ -146,6 +146,27 @@ async fn garbage_instead_of_a_request_is_refused_and_hung_up() {
     is_well(&mut daemon).await;
 }
 
+/// Seen to fail: a line for each, 17 000 of them a second.
+#[tokio::test]
+async fn a_flood_of_garbage_does_not_fill_the_log() {
+    let mut daemon = Daemon::tiny();
+    let begun = Instant::now();
+    for _ in 0..500 {
+        let connection = raw::connect(&daemon);
+        connection.send(&[0xff; 15], &[]).unwrap();
+        raw::hear(&connection);
+    }
+    is_well(&mut daemon).await;
+    // Beside the runtime, which has connections to close.
+    let stop = tokio::task::spawn_blocking(|| daemon.stop());
+    let (status, log) = stop.await.unwrap();
+    assert!(status.success());
+    let nr_lines = log.matches("attach refused").count();
+    // A hundred in ten seconds, in as many of those as it took.
+    let most = 100 * (begun.elapsed().as_secs() / 10 + 2);
+    assert!((1..=most).contains(&(nr_lines as u64)), "{nr_lines} lines");
+}
+
 #[tokio::test]
 async fn every_byte_of_a_request_may_be_wrong() {
     let mut daemon = Daemon::tiny();
