@@ -1,7 +1,7 @@
 //! A machine made of our allocator's zones, with nothing behind them: real sizes, real
 //! fragmentation, and a table of who holds what.
 //!
-//! It is built from a description ([`plan`], [`build`]); clients take and give pages
+//! It is built from a description ([`mod@plan`], [`build`]); clients take and give pages
 //! ([`alloc`]); sections and devices come and go ([`hotplug`], [`virtio`]); compaction and
 //! offline move pages ([`moves`], [`compact`]); what each of them touched is checked
 //! ([`check`]). The allocator is the daemon's. The custody above it is not: the daemon's owner

@@ -1,6 +1,6 @@
 //! Scenarios: what is done to a machine, step by step, and what is expected of it.
 //!
-//! [`file`] reads them, [`verb`] lists what can be done, [`expr`] compares; [`runner`] goes
+//! [`mod@file`] reads them, [`verb`] lists what can be done, [`expr`] compares; [`runner`] goes
 //! through the steps, [`memory`] and [`pages`] do them, [`mix`] draws operations from the seed,
 //! [`minimize`] makes a failing run small.
 
