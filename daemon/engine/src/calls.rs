@@ -12,11 +12,12 @@ use crate::call::{
 };
 use crate::client::Client;
 use crate::compacting::Caller;
-use crate::custody::{Borrowed, Custody};
+use crate::custody::Custody;
 use crate::id::{ClientId, Now, millis};
 use crate::journal::Errand;
 use crate::ledger::{Answer, Known};
 use crate::ledger_words;
+use crate::lending::Borrowed;
 use crate::num;
 use crate::outside::Outside;
 use crate::report::ClientState;

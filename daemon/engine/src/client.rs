@@ -7,11 +7,11 @@ use hugepool_mm::{Mark, Migratetype, ZoneId, ZoneKind};
 use hugepool_shm::control::ControlSegment;
 use thiserror::Error;
 
-use crate::custody::Borrower;
 use crate::demand::AllBounds;
 use crate::id::{ClientId, Now};
 use crate::lanes::Lane;
 use crate::ledger::Ledger;
+use crate::lending::Borrower;
 use crate::misuse::Misuse;
 use crate::report::ClientState;
 use crate::zones::Zones;

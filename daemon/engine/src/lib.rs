@@ -8,16 +8,19 @@
 //! [`FreeBulk`]. What is to be done outside: slowly an [`Effect`], at once by [`Outside`].
 //!
 //! Inside, in the order of imports: `cell`, `tally`, `owners` (whose each block is), `zones`,
-//! `posts`, `custody` (the line between zones and clients), `parcels` (from client to client), `demand`, `lanes`, `ledger`, `client`,
-//! then the parts of [`Engine`]: `worker` (settle and refill), `recall`, `reclaim`,
-//! `calls`, `operation`, `request`, `holders`, `hotplug`, `drain`, `apply`, `snapshot`,
-//! `verify`. Blocks that move: `intent` (what is under way), `moves` (what the runner does),
-//! `migrate` (the step before it and the one after), `evict`, `shift` (sections emptied).
+//! `posts`, `custody` (the line between zones and clients) with `lending` (out) and `nodes` (from
+//! where), `parcels` (from client to client), `demand`, `lanes`, `ledger`, `client`, then the parts
+//! of [`Engine`]: `worker` (settle and refill) within `bounds`, `recall`, `reclaim`, `calls`,
+//! `operation`, `request`, `holders`, `hotplug`, `drain`, `apply`, `snapshot`, `verify`. Blocks that
+//! move: `intent` (what is under way), `moves` (what the runner does), `migrate` (the step before it
+//! and the one after), `evict`, `shift` (sections emptied), `compact` (zones packed: its state
+//! `compacting`, when and for whom `compaction_due`), `balance` (zones kept between their marks).
 
 #![forbid(unsafe_code)]
 
 mod apply;
 mod balance;
+mod bounds;
 mod call;
 mod calls;
 mod cell;
@@ -41,6 +44,7 @@ mod journal;
 mod lanes;
 mod ledger;
 mod ledger_words;
+mod lending;
 mod migrate;
 mod misuse;
 mod moves;
