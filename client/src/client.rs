@@ -48,6 +48,7 @@ pub(crate) struct Inner {
     pub(crate) shape: Shape,
     pub(crate) max_order: u8,
     deadline: Duration,
+    pub(crate) spin: Duration,
     /// Open for as long as the client is attached: its hang-up detaches.
     pub(crate) desk: Arc<Desk>,
 }
@@ -121,6 +122,7 @@ impl Client {
             max_order: place.geometry.max_order,
             deadline: options.deadline,
             desk,
+            spin: options.spin,
         };
         Ok(Client {
             inner: Arc::new(inner),

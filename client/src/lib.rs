@@ -105,6 +105,7 @@ pub use client::Client;
 pub use error::AttachError;
 pub use hugepool_shm::handle::PinError;
 pub use hugepool_shm::movable::{Pinned, PinnedMut};
+pub use hugepool_shm::page_runs::{runs, runs_mut};
 pub use hugepool_shm::parcel::Parcel;
 pub use hugepool_shm::post::{ClaimError, HandOverError};
 pub use hugepool_shm::ticket::Ticket;

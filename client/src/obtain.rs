@@ -15,6 +15,9 @@ use hugepool_shm::{
 
 use crate::{Bulk, Page, Request, Shortfall, remote::Want};
 
+/// Pauses between two looks at a lane.
+const NR_PAUSES: u32 = 8;
+
 /// One block.
 #[inline]
 pub(crate) fn one(request: &Request<'_>, may_wait: bool) -> Result<Page, Shortfall> {
@@ -183,14 +186,21 @@ fn remainder(
     if let Err(why) = may_call(request, taken.miss, may_wait) {
         return Some(why);
     }
+    let (mut nr_missing, mut nr_had) = (nr_missing, taken.count);
     if let Some(class) = class(request) {
-        // So that the lane has more next time.
+        // So that the lane has more next time, or in a moment.
         let nr_wanted = u32::try_from(nr_missing).unwrap_or(u32::MAX);
         request.client.inner().lanes.want(class, nr_wanted);
+        let nr_filled = look_again(request, class, slots, nr_missing);
+        nr_missing -= nr_filled;
+        nr_had += nr_filled;
+        if nr_missing == 0 {
+            return None;
+        }
     }
     let ends = end_of(request);
     // With a page in hand there is nothing to wait for.
-    let may_wait = taken.count == 0 && !request.deadline.is_zero();
+    let may_wait = nr_had == 0 && !request.deadline.is_zero();
     let only_one = nr_missing == 1;
     let (count, shortfall) = call(request, slots, nr_missing, may_wait && only_one, ends);
     if count > 0 || only_one || !may_wait || !may_help(shortfall) {
@@ -201,6 +211,33 @@ fn remainder(
         (1.., _) => shortfall,
         (0, later) => later.or(shortfall),
     }
+}
+
+/// Looks at the lane for a while: the daemon may be filling it just now. Returns how many of the
+/// empty slots it has filled.
+fn look_again(
+    request: &Request<'_>,
+    class: Class,
+    slots: &mut [Option<Page>],
+    nr_missing: usize,
+) -> usize {
+    let inner = request.client.inner();
+    if inner.spin.is_zero() {
+        return 0;
+    }
+    let begun = Instant::now();
+    let mut nr_filled = 0;
+    while nr_filled < nr_missing && begun.elapsed() < inner.spin {
+        for _ in 0..NR_PAUSES {
+            std::hint::spin_loop();
+        }
+        let taken = inner.lanes.fill(class, slots);
+        nr_filled += taken.count;
+        if !matches!(taken.miss, None | Some(Miss::Empty)) {
+            break;
+        }
+    }
+    nr_filled
 }
 
 /// Until when the daemon may answer. Who does not want to wait for pages still has to wait for an

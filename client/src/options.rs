@@ -14,6 +14,11 @@ use hugepool_shm::attach::{MAX_LANES, MAX_NAME_BYTES};
 /// How long a call waits for its first page, unless it is told otherwise.
 const DEADLINE: Duration = Duration::from_secs(1);
 
+/// From how many processors on a call that finds its lane empty looks again before it asks the
+/// daemon, unless told otherwise, and how long.
+const MANY_PROCESSORS: usize = 4;
+const SPIN: Duration = Duration::from_micros(20);
+
 /// How long an attach may take, unless told otherwise. It takes well under a millisecond of work.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -33,6 +38,7 @@ pub struct Options {
     pub(crate) name: String,
     pub(crate) nr_lanes: u32,
     pub(crate) deadline: Duration,
+    pub(crate) spin: Duration,
     pub(crate) attach_timeout: Duration,
 }
 
@@ -49,6 +55,11 @@ impl Default for Options {
                 .saturating_add(1)
                 .min(MAX_LANES),
             deadline: DEADLINE,
+            spin: if threads < MANY_PROCESSORS {
+                Duration::ZERO
+            } else {
+                SPIN
+            },
             attach_timeout: ATTACH_TIMEOUT,
         }
     }
@@ -82,6 +93,15 @@ impl Options {
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Options {
         self.deadline = deadline;
+        self
+    }
+
+    /// How long a call that finds its lane empty looks whether the daemon is just filling it, before
+    /// it asks: some 20 microseconds where there are processors enough for both, none (the default
+    /// on machines with fewer than 4) where there are not.
+    #[must_use]
+    pub fn spin(mut self, spin: Duration) -> Options {
+        self.spin = spin;
         self
     }
 

@@ -218,3 +218,49 @@ fn all_or_nothing_is_all_or_nothing() {
     assert_eq!(client.alloc_exact(1500).unwrap().len(), 1500);
     daemon.verify();
 }
+
+/// A READ of 256 KiB into memory that is not fragmented needs one or two pieces.
+#[test]
+fn a_batch_comes_in_few_runs_and_each_is_one_piece_of_memory() {
+    let mut daemon = Daemon::start("runs");
+    let client = daemon.attach("runs");
+    for _ in 0..3 {
+        let mut pages = client.alloc_exact(64).unwrap();
+        let nr_runs = hugepool::runs(&pages).count();
+        assert!(nr_runs <= 2, "{nr_runs} runs: {pages:?}");
+        let mut nr_bytes = 0;
+        for (at, bytes) in (1..).zip(hugepool::runs_mut(&mut pages)) {
+            bytes.fill(at);
+            nr_bytes += bytes.len();
+        }
+        assert_eq!(nr_bytes, 256 << 10);
+        for (at, run) in (1..).zip(hugepool::runs(&pages)) {
+            assert!(run.iter().all(|page| page.iter().all(|&byte| byte == at)));
+        }
+        // The last first: as many runs as there are pages.
+        pages.reverse();
+        assert_eq!(hugepool::runs(&pages).count(), 64);
+        assert_eq!(hugepool::runs_mut(&mut pages).count(), 64);
+        // As a run it comes back as it was given.
+        pages.reverse();
+        client.free_pages_bulk(pages);
+    }
+    drop(client);
+    assert!(daemon.verify().ok);
+}
+
+#[test]
+fn a_client_that_looks_again_before_it_asks_gets_the_same() {
+    let mut daemon = Daemon::start("looks");
+    let options = daemon.options("looks").spin(Duration::from_millis(5));
+    let client = Client::attach(options).unwrap();
+    let all = take_all(&client);
+    assert!(all.len() > 3_000, "{}", all.len());
+    let apart: std::collections::BTreeSet<u32> = all.iter().map(Page::pfn).collect();
+    assert_eq!(apart.len(), all.len());
+    assert!(client.with_deadline(Duration::ZERO).alloc_page().is_err());
+    client.free_pages_bulk(all);
+    assert_eq!(client.alloc_exact(2_000).unwrap().len(), 2_000);
+    drop(client);
+    assert!(daemon.verify().ok);
+}

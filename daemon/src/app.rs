@@ -110,8 +110,14 @@ impl App {
             config.timeouts.attach,
             limits.lanes_per_client,
         );
-        let lanes = Lanes::new(sockets.attach, attach, shared.clone(), watchdog.clone())
-            .map_err(AppError::system("epoll"))?;
+        let lanes = Lanes::new(
+            sockets.attach,
+            attach,
+            shared.clone(),
+            watchdog.clone(),
+            config.spin,
+        )
+        .map_err(AppError::system("epoll"))?;
         Ok(App {
             config,
             pages: sockets.pages,

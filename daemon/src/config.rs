@@ -48,6 +48,8 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// Compaction and its caches.
     pub compaction: CompactionPlan,
+    /// How long the lanes thread goes on looking for work after the last, before it sleeps.
+    pub spin: Duration,
     /// Filter of the log.
     pub log: String,
 }
@@ -231,6 +233,7 @@ impl Config {
             limits: plan::limits(&file.limits, geometry)?,
             timeouts: plan::timeouts(&file.timeouts)?,
             compaction: plan::compaction(&file.compaction, geometry)?,
+            spin: plan::spin(flags.spin_us, &file.lanes)?,
             log,
             zones,
         })

@@ -56,6 +56,11 @@ pub struct Flags {
     #[arg(long, value_name = "SIZE", env = "HUGEPOOLD_SECTION_SIZE")]
     pub section_size: Option<Bytes>,
 
+    /// Microseconds that the daemon goes on looking for work after the last was done, before it
+    /// sleeps [default: 0 on machines with fewer than 4 processors, 50 else].
+    #[arg(long, value_name = "US", env = "HUGEPOOLD_SPIN_US")]
+    pub spin_us: Option<u32>,
+
     /// Keeps the memory across a crash of the daemon without systemd.
     #[arg(long)]
     pub keeper: bool,

@@ -117,6 +117,9 @@ pub struct Lanes {
     attach: Attach,
     shared: Arc<Shared>,
     watchdog: Arc<Watchdog>,
+    /// How long to go on looking after the last work.
+    spin: Duration,
+    worked_at: Option<Instant>,
 }
 
 impl Lanes {
@@ -129,6 +132,7 @@ impl Lanes {
         attach: Attach,
         shared: Arc<Shared>,
         watchdog: Arc<Watchdog>,
+        spin: Duration,
     ) -> Result<Lanes, Errno> {
         let watch = Watch::new()?;
         watch.readable(&listener, LISTENER)?;
@@ -140,6 +144,8 @@ impl Lanes {
             attach,
             shared,
             watchdog,
+            spin,
+            worked_at: None,
         })
     }
 
@@ -168,6 +174,12 @@ impl Lanes {
     /// How long to sleep, having told clients to ring: not at all if one of them has just put
     /// something down.
     fn sleep_for(&mut self, now: Instant) -> (EpollTimeout, bool) {
+        if self
+            .worked_at
+            .is_some_and(|at| now.saturating_duration_since(at) < self.spin)
+        {
+            return (EpollTimeout::ZERO, false);
+        }
         let since_boot = shared::now();
         // Before the look at the engine: who asks for an earlier look from now on kicks.
         self.shared.sleeps_until(since_boot + IDLE_TICK);
@@ -200,15 +212,19 @@ impl Lanes {
         };
         let rang: Vec<ClientId> = events.iter().filter_map(rang).collect();
         // One visit to the engine for all of them.
-        self.shared.visit(|engine, now, outside| {
+        let (nr_moved, _) = self.shared.visit(|engine, now, outside| {
             if only_who_rang {
-                for client in rang {
-                    engine.service(now, outside, Some(client));
-                }
+                let served = rang.into_iter();
+                served
+                    .map(|client| engine.service(now, outside, Some(client)))
+                    .sum()
             } else {
-                engine.service(now, outside, None);
+                engine.service(now, outside, None)
             }
         });
+        if nr_moved > 0 && !self.spin.is_zero() {
+            self.worked_at = Some(Instant::now());
+        }
         for event in events {
             match Watched::unpack(event.data()) {
                 LISTENER => self.accept(),

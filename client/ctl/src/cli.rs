@@ -424,6 +424,10 @@ pub enum Bench {
         /// Windows of each case, of which the median is printed
         #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
         reps: u32,
+        /// Microseconds that a daemon of the bench's own, and its client, look for one another
+        /// before they sleep or ask [default: as they do of themselves]
+        #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(0..=10_000))]
+        spin_us: Option<u32>,
     },
     /// Refill 65 slots as an NFS server does: single calls, list, array, a mix
     Svc {

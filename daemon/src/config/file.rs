@@ -45,6 +45,8 @@ pub struct File {
     pub timeouts: TimeoutsTable,
     /// Compaction and its caches.
     pub compaction: CompactionTable,
+    /// Service of the clients' lanes.
+    pub lanes: LanesTable,
 }
 
 /// `[geometry]`.
@@ -119,6 +121,15 @@ pub struct CompactionTable {
     pub proactiveness: Option<u32>,
     /// Bytes moved in the background in a second, at most.
     pub background_rate: Option<Bytes>,
+}
+
+/// `[lanes]`.
+#[derive(Debug, Default, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LanesTable {
+    /// Microseconds that the daemon goes on looking for work after the last was done, before it
+    /// sleeps; 0 on machines with fewer than 4 processors, 50 else.
+    pub spin_us: Option<u32>,
 }
 
 /// `[timeouts]`.

@@ -1,5 +1,7 @@
 //! Each part of the plan, from flags and file: defaults filled in, ranges checked.
 
+use std::num::NonZeroUsize;
+use std::thread;
 use std::time::Duration;
 
 use hugepool_mm::{ContiguityMode, Geometry, ZoneKind};
@@ -7,7 +9,7 @@ use hugepool_shm::backing::BackingChoice;
 
 use super::error::ConfigError;
 use super::file::{
-    CompactionTable, GeometryTable, LimitsTable, SocketsTable, TimeoutsTable, ZoneTable,
+    CompactionTable, GeometryTable, LanesTable, LimitsTable, SocketsTable, TimeoutsTable, ZoneTable,
 };
 use super::{CompactionPlan, GroupPlan, Limits, MAX_ZONES, SocketPlan, Timeouts, ZonePlan};
 use crate::flags::ZoneFlag;
@@ -19,6 +21,9 @@ const DEFAULT_RESERVE: Bytes = Bytes(1 << 40);
 const DEFAULT_SIZE: Bytes = Bytes(128 << 20);
 /// What the background moves in a second when nobody says.
 const DEFAULT_BACKGROUND_RATE: Bytes = Bytes(100 << 20);
+/// From how many processors on the lanes thread spins when nobody says, and how long.
+const MANY_PROCESSORS: usize = 4;
+const DEFAULT_SPIN_US: u32 = 50;
 /// Words for a backing, for people.
 const BACKINGS: &str = "auto, hugetlb, hugetlb-1GiB, thp, shm";
 /// Sections of all zones together: each costs some bytes in the engine and in every client's
@@ -307,6 +312,20 @@ pub fn compaction(
         )?,
         background_pages_per_second: rate.0 >> geometry.page_shift(),
     })
+}
+
+/// How long the lanes thread spins.
+pub fn spin(flag: Option<u32>, table: &LanesTable) -> Result<Duration, ConfigError> {
+    // Where processors are few, one that spins is one that a client lacks.
+    let nr_processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let default = if nr_processors < MANY_PROCESSORS {
+        0
+    } else {
+        DEFAULT_SPIN_US
+    };
+    let us = flag.or(table.spin_us).unwrap_or(default);
+    let us = in_range("lanes.spin_us", us, 0, 10_000)?;
+    Ok(Duration::from_micros(us.into()))
 }
 
 /// Deadlines.

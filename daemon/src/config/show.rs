@@ -9,7 +9,8 @@ use schemars::Schema;
 use serde_json::{Map, Value, json};
 
 use super::file::{
-    CompactionTable, File, GeometryTable, LimitsTable, SocketsTable, TimeoutsTable, ZoneTable,
+    CompactionTable, File, GeometryTable, LanesTable, LimitsTable, SocketsTable, TimeoutsTable,
+    ZoneTable,
 };
 use super::{Config, GroupPlan, ZonePlan, pages_as_bytes};
 use crate::size::Bytes;
@@ -67,6 +68,9 @@ impl File {
                     config.compaction.background_pages_per_second,
                     geometry,
                 )),
+            },
+            lanes: LanesTable {
+                spin_us: u32::try_from(config.spin.as_micros()).ok(),
             },
         }
     }
@@ -184,6 +188,8 @@ mod tests {
             drain_ms = 7
             [compaction]
             contiguity = "pageblock"
+            [lanes]
+            spin_us = 7
         "#;
         let around = crate::config::Surroundings {
             is_root: true,

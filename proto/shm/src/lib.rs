@@ -58,6 +58,8 @@ pub mod movable;
 #[cfg(not(loom))]
 pub mod page;
 #[cfg(not(loom))]
+pub mod page_runs;
+#[cfg(not(loom))]
 pub mod parcel;
 #[cfg(not(loom))]
 mod peers;

@@ -209,6 +209,7 @@ impl Mapping {
     }
 
     /// `count` words of 8 bytes from byte `offset` on.
+    #[inline]
     pub fn words64(&self, offset: usize, count: usize) -> Result<&[AtomicU64], OutOfBounds> {
         self.overlay_slice(offset, count)
     }
@@ -222,6 +223,7 @@ impl Mapping {
     }
 
     /// `count` of `T` laid over the bytes from `offset` on.
+    #[inline]
     pub fn overlay_slice<T: Overlay>(
         &self,
         offset: usize,
@@ -234,6 +236,7 @@ impl Mapping {
     }
 
     /// The one bounds check: where `count` of `T` lie, if they lie in here and aligned.
+    #[inline]
     fn place<T>(&self, offset: usize, count: usize) -> Result<NonNull<T>, OutOfBounds> {
         let wanted = size_of::<T>().checked_mul(count);
         let len_bytes = wanted.unwrap_or(usize::MAX);

@@ -25,7 +25,7 @@ struct Layer {
 }
 
 /// The import table, lowest layer first.
-const LAYERS: [Layer; 10] = [
+const LAYERS: [Layer; 11] = [
     Layer {
         folder: "daemon/mm",
         package: "hugepool-mm",
@@ -97,6 +97,12 @@ const LAYERS: [Layer; 10] = [
             "hugepool-shm",
         ],
         others: None,
+    },
+    Layer {
+        folder: ".ci/counts",
+        package: "counts",
+        ours: &[],
+        others: Some(&[]),
     },
     Layer {
         folder: ".ci/xtask",

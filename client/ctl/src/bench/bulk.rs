@@ -14,7 +14,12 @@ const SLOTS: usize = 65;
 const BATCHES: [usize; 6] = [0, 1, 8, 32, 65, 256];
 
 /// Runs all cases with `reps` windows each.
-pub fn run(reps: u32, client: &Client, report: &Report<'_>) -> Result<(), Failure> {
+pub fn run(
+    reps: u32,
+    client: &Client,
+    spin_us: Option<u32>,
+    report: &Report<'_>,
+) -> Result<(), Failure> {
     for n in BATCHES {
         for touch in [false, true] {
             if n > 0 || !touch {
@@ -22,12 +27,15 @@ pub fn run(reps: u32, client: &Client, report: &Report<'_>) -> Result<(), Failur
             }
         }
     }
+    for n in [8, 32, 65, 256] {
+        pair_list(reps, client, n, report)?;
+    }
     single(reps, client, report)?;
     full(reps, client, report)?;
     for order in [3, 9] {
         high_order(reps, client, order, report)?;
     }
-    drain(reps, client, report)
+    drain(reps, client, spin_us, report)
 }
 
 /// Takes n into empty slots and gives n back.
@@ -54,6 +62,22 @@ fn pair(
     let unit = if n == 0 { "ns/call" } else { "ns/page" };
     let arm = json!({"touch": u8::from(touch), "handle": "local"});
     report.measured("pair", n as u64, unit, &samples, arm)
+}
+
+/// Takes n into a list and gives them back: no slot is looked at and none is emptied, as in a
+/// table of pointers.
+fn pair_list(reps: u32, client: &Client, n: usize, report: &Report<'_>) -> Result<(), Failure> {
+    let local = client.local();
+    let mut pages: Vec<Page> = Vec::with_capacity(n);
+    let samples = windows::time(reps, n as u64, || {
+        if let Some(shortfall) = local.alloc_pages_bulk_list(n, &mut pages).shortfall {
+            return Err(short(shortfall));
+        }
+        local.free_pages_bulk_list(hint::black_box(&mut pages));
+        Ok(())
+    })?;
+    let arm = json!({"touch": 0, "handle": "local"});
+    report.measured("pair_list", n as u64, "ns/page", &samples, arm)
 }
 
 /// Writes the first 8 bytes of each page, as a consumer of the pages would.
@@ -107,7 +131,12 @@ fn high_order(reps: u32, client: &Client, order: u8, report: &Report<'_>) -> Res
 }
 
 /// Takes all there is, 65 at a time, then gives all back: each page through the daemon's custody.
-fn drain(reps: u32, client: &Client, report: &Report<'_>) -> Result<(), Failure> {
+fn drain(
+    reps: u32,
+    client: &Client,
+    spin_us: Option<u32>,
+    report: &Report<'_>,
+) -> Result<(), Failure> {
     let (mut gets, mut puts, mut pairs) = (Vec::new(), Vec::new(), Vec::new());
     let mut nr_pages = 0;
     for _ in 0..reps {
@@ -132,7 +161,7 @@ fn drain(reps: u32, client: &Client, report: &Report<'_>) -> Result<(), Failure>
             nr_pages,
             "ns/page",
             &samples,
-            json!({ "step": step }),
+            json!({ "step": step, "spin_us": spin_us }),
         )?;
     }
     Ok(())

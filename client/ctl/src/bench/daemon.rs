@@ -32,6 +32,15 @@ impl Daemon {
     /// Starts one with these zones, and sections of this size if one is given, and waits until
     /// clients can attach.
     pub fn start(zones: &[&str], section_size: Option<&str>) -> Result<Daemon, Failure> {
+        Daemon::start_spinning(zones, section_size, None)
+    }
+
+    /// The same with a daemon that looks for work so many microseconds before it sleeps.
+    pub fn start_spinning(
+        zones: &[&str],
+        section_size: Option<&str>,
+        spin_us: Option<u32>,
+    ) -> Result<Daemon, Failure> {
         let name = format!("hugepool-bench-{}", std::process::id());
         let name = section_size.map_or(name.clone(), |size| format!("{name}-{size}"));
         let dir = env::temp_dir().join(name);
@@ -50,6 +59,9 @@ impl Daemon {
         }
         if let Some(size) = section_size {
             command.args(["--section-size", size]);
+        }
+        if let Some(us) = spin_us {
+            command.args(["--spin-us", &us.to_string()]);
         }
         let child = command
             .stdin(Stdio::null())

@@ -46,14 +46,24 @@ pub async fn run(
 ) -> Result<Outcome, Failure> {
     let own = match runtime_dir {
         Some(_) => None,
-        None => Some(Daemon::start(zones(&bench), None)?),
+        None => Some(Daemon::start_spinning(
+            zones(&bench),
+            None,
+            spin_us(&bench),
+        )?),
     };
     let dir = runtime_dir.or(own.as_ref().map(Daemon::runtime_dir));
     let mut admin = connect::admin(dir).await?;
     let report = Report::new(out, bench.name());
     environment::print(&mut admin, &report).await?;
     match bench {
-        Bench::Bulk { reps } => bulk::run(reps, &attach(dir, Options::default())?, &report)?,
+        Bench::Bulk { reps, spin_us } => {
+            let options = match spin_us {
+                Some(us) => Options::default().spin(Duration::from_micros(us.into())),
+                None => Options::default(),
+            };
+            bulk::run(reps, &attach(dir, options)?, spin_us, &report)?;
+        }
         Bench::Svc { reps } => svc::run(reps, &attach(dir, Options::default())?, &report)?,
         Bench::Attach { reps } => {
             let zone_bytes = present_bytes(&mut admin).await?;
@@ -79,6 +89,14 @@ pub async fn run(
         own.stop()?;
     }
     Ok(if ok { Outcome::Done } else { Outcome::Broken })
+}
+
+/// How long a daemon of the bench's own is to spin, if that was said.
+fn spin_us(bench: &Bench) -> Option<u32> {
+    match bench {
+        Bench::Bulk { spin_us, .. } => *spin_us,
+        _ => None,
+    }
 }
 
 /// The zones of a daemon of the bench's own.
