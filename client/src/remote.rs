@@ -35,6 +35,10 @@ use crate::{
 /// reply on a busy machine. A daemon that takes longer counts as away.
 const GRACE: Duration = Duration::from_millis(500);
 
+/// Pauses between the tries to reach a daemon that is not there.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LAST_PAUSE: Duration = Duration::from_millis(50);
+
 /// Blocks asked for in one call: its answer stays far below the contract's 4 MiB even if no two
 /// blocks are neighbours.
 const MAX_BLOCKS_PER_CALL: usize = 65_536;
@@ -161,14 +165,22 @@ impl Remote {
             .saturating_add(GRACE);
         let call = async {
             let mut pages = dialled.pages.clone();
-            let answer = pages.alloc_bulk(self.request(want, &header)).await;
-            match answer {
-                // The connection was lost, perhaps long ago. The id is the same, so whatever the
-                // daemon has done for it is answered again.
-                Err(status) if is_lost(&status) => {
-                    pages.alloc_bulk(self.request(want, &header)).await
+            let mut pause = Duration::ZERO;
+            loop {
+                let left = Want {
+                    wait: want.wait.saturating_sub(begun.elapsed()),
+                    ..*want
+                };
+                let asked = if pause.is_zero() { want } else { &left };
+                match pages.alloc_bulk(self.request(asked, &header)).await {
+                    // The connection was lost, perhaps long ago, or the daemon is being restarted.
+                    // The id is the same, so whatever was done for it is answered again.
+                    Err(status) if is_lost(&status) => {
+                        tokio::time::sleep(pause).await;
+                        pause = (pause * 2).clamp(FIRST_PAUSE, LAST_PAUSE);
+                    }
+                    answer => break answer,
                 }
-                answer => answer,
             }
         };
         let call = async { tokio::time::timeout(limit, call).await };

@@ -19,18 +19,24 @@ use crate::attach::Attach;
 use crate::config::Config;
 use crate::confine;
 use crate::effects::{Jobs, Workers};
+use crate::kept::Kept;
 use crate::lanes::Lanes;
 use crate::rpc::peer::Gate;
 use crate::rpc::{ServeError, Serving};
 use crate::runtime_dir::{RuntimeDir, RuntimeDirError};
+use crate::sealed;
 use crate::shared::Shared;
 use crate::sockets::{SocketError, Sockets, StreamSocket};
-use crate::startup::{self, StartError};
+use crate::startup::{self, StartError, Started};
 use crate::stats::Stats;
+use crate::store::Store;
 use crate::systemd::{self, Seen, Watchdog};
 
 /// How often the zones' files are held against the books.
 const AUDIT_PERIOD: Duration = Duration::from_secs(10);
+
+/// A daemon that has served for so long does not die of what it started from.
+pub const RECOVERED_AFTER: Duration = Duration::from_secs(1);
 
 /// Why the daemon does not run, or no longer.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +80,15 @@ impl AppError {
 /// # Errors
 /// [`AppError`]; nothing is left behind then.
 pub fn run(config: Config) -> Result<(), AppError> {
-    App::build(config)?.run()
+    match App::build(config) {
+        Err(AppError::Start(StartError::Sealed { why, held })) => {
+            sealed::hold(&why, held).map_err(|source| AppError::System {
+                what: "runtime",
+                source,
+            })
+        }
+        app => app?.run(),
+    }
 }
 
 /// A daemon with everything bound, that does nothing yet.
@@ -98,10 +112,18 @@ impl App {
     pub fn build(config: Config) -> Result<App, AppError> {
         abort_on_panic();
         raise_descriptor_limit();
-        let passed = systemd::passed_sockets()?;
+        let (kept, passed) = Kept::sort(systemd::passed_descriptors()?);
+        let store = Arc::new(Store::from_environment());
         let dir = RuntimeDir::open(&config.runtime_dir)?;
         let sockets = Sockets::open(dir.path(), &config.sockets, passed)?;
-        let (shared, jobs) = startup::engine(&config)?;
+        sockets.keep(&store);
+        let started = startup::engine(config, kept, &store)?;
+        let Started {
+            config,
+            shared,
+            jobs,
+            found,
+        } = started;
         let shared = Arc::new(shared);
         let watchdog = Arc::new(Watchdog::from_environment());
         let limits = config.limits;
@@ -109,8 +131,9 @@ impl App {
             Gate::new(limits.connections_per_uid),
             config.timeouts.attach,
             limits.lanes_per_client,
+            store,
         );
-        let lanes = Lanes::new(
+        let mut lanes = Lanes::new(
             sockets.attach,
             attach,
             shared.clone(),
@@ -118,6 +141,9 @@ impl App {
             config.spin,
         )
         .map_err(AppError::system("epoll"))?;
+        for client in found {
+            lanes.adopt(client);
+        }
         Ok(App {
             config,
             pages: sockets.pages,
@@ -192,6 +218,7 @@ async fn serve(
         () = feed(watchdog) => {}
         () = keep_writing(stats.as_mut()) => {}
         () = keep_auditing(shared) => {}
+        () = recover(shared) => {}
         ended = serving.ended() => ended?,
     }
     systemd::stopping();
@@ -223,6 +250,13 @@ async fn keep_writing(stats: Option<&mut Stats>) {
         Some(stats) => stats.keep_writing().await,
         None => std::future::pending().await,
     }
+}
+
+/// Notes that this daemon did not die at once. Never returns.
+async fn recover(shared: &Shared) {
+    tokio::time::sleep(RECOVERED_AFTER).await;
+    shared.has_recovered();
+    std::future::pending().await
 }
 
 /// Looks for memory that clients took or gave away behind our back. Never returns.

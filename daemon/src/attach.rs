@@ -11,10 +11,10 @@
 //! its own connection and nothing else.
 
 mod channels;
-mod place;
+pub mod place;
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,9 +27,12 @@ use hugepool_shm::peer::PeerCredentials;
 
 use self::channels::Channels;
 use self::place::Place;
+use crate::kept::{Part, client_name};
 use crate::lanes::{Watch, Watched};
 use crate::rpc::peer::{Gate, Pass};
 use crate::shared::Shared;
+use crate::store::Store;
+use crate::takeover::Found;
 
 /// All connections to the attach socket, and the clients that came of them.
 #[derive(Debug)]
@@ -37,6 +40,7 @@ pub struct Attach {
     gate: Arc<Gate>,
     patience: Duration,
     lanes_per_client: u32,
+    store: Arc<Store>,
     next: u64,
     peers: HashMap<u64, Peer>,
     numbers: HashMap<ClientId, u64>,
@@ -50,6 +54,8 @@ struct Peer {
     connection: Option<Connection>,
     credentials: PeerCredentials,
     stage: Stage,
+    /// May still say that it is ready, though it is taken to be.
+    owes_ready: bool,
     _pass: Pass,
 }
 
@@ -60,6 +66,17 @@ enum Stage {
     Greeted {
         /// Until when it may stay so.
         deadline: Instant,
+    },
+    /// Has a place; the store has not said yet that it has it.
+    Storing {
+        /// Until when it may stay so.
+        deadline: Instant,
+        /// What it was given.
+        place: Place,
+        /// Hangs up when the store has it.
+        barrier: OwnedFd,
+        /// What the client is told then.
+        greeting: place::Greeting,
     },
     /// Has been given a place, has not said that it has mapped it.
     Mapping {
@@ -78,7 +95,9 @@ enum Stage {
 impl Stage {
     fn deadline(&self) -> Option<Instant> {
         match self {
-            Stage::Greeted { deadline } | Stage::Mapping { deadline, .. } => Some(*deadline),
+            Stage::Greeted { deadline }
+            | Stage::Storing { deadline, .. }
+            | Stage::Mapping { deadline, .. } => Some(*deadline),
             Stage::Attached { .. } => None,
         }
     }
@@ -86,7 +105,9 @@ impl Stage {
     fn place(&self) -> Option<&Place> {
         match self {
             Stage::Greeted { .. } => None,
-            Stage::Mapping { place, .. } | Stage::Attached { place } => Some(place),
+            Stage::Storing { place, .. }
+            | Stage::Mapping { place, .. }
+            | Stage::Attached { place } => Some(place),
         }
     }
 }
@@ -94,8 +115,14 @@ impl Stage {
 impl Attach {
     /// Nobody yet. Each user may have as many connections as the gate lets in; each step of
     /// attaching may take as long as `patience`.
-    pub fn new(gate: Arc<Gate>, patience: Duration, lanes_per_client: u16) -> Attach {
+    pub fn new(
+        gate: Arc<Gate>,
+        patience: Duration,
+        lanes_per_client: u16,
+        store: Arc<Store>,
+    ) -> Attach {
         Attach {
+            store,
             gate,
             patience,
             lanes_per_client: lanes_per_client.into(),
@@ -127,6 +154,7 @@ impl Attach {
             stage: Stage::Greeted {
                 deadline: Instant::now() + self.patience,
             },
+            owes_ready: false,
             _pass: pass,
         };
         self.peers.insert(number, peer);
@@ -175,7 +203,16 @@ impl Attach {
                 refuse(connection, &peer.credentials, RefusalCode::BadRequest, text);
                 self.hang_up(number, watch, shared);
             }
-            (Stage::Mapping { .. } | Stage::Attached { .. }, _) => {
+            // It was told that it has a place by a daemon that did not live to hear this.
+            (Stage::Attached { place }, Ok(AttachMessage::Ready(ready))) if peer.owes_ready => {
+                let client = place.client;
+                peer.owes_ready = false;
+                let confirmed = shared.with(|engine, _, _| engine.ready(client, ready.registered));
+                if confirmed.is_err() {
+                    self.hang_up(number, watch, shared);
+                }
+            }
+            (Stage::Storing { .. } | Stage::Mapping { .. } | Stage::Attached { .. }, _) => {
                 let PeerCredentials { pid, uid, .. } = peer.credentials;
                 tracing::warn!(pid, uid, "a message out of turn: the client is detached");
                 self.hang_up(number, watch, shared);
@@ -204,19 +241,102 @@ impl Attach {
             .rings(&place.bell, Watched::Bell(number))
             .and_then(|()| watch.readable(&*place.pidfd, Watched::Process(number)));
         let greeting = place.greeting(request, lanes, shared);
-        peer.stage = Stage::Mapping {
-            deadline: Instant::now() + self.patience,
-            place,
-        };
+        let deadline = Instant::now() + self.patience;
         self.numbers.insert(client, number);
-        let sent = match watched {
-            Ok(()) => greeting.and_then(|greeting| self.send(number, &greeting, shared)),
-            Err(errno) => Err(format!("cannot be watched: {errno}")),
+        hugepool_shm::step::reached("attach.placed");
+        // A client is not told that it is attached before all of it would outlive this process.
+        place.keep(connection, &self.store);
+        let watched = watched.map_err(|errno| format!("cannot be watched: {errno}"));
+        let greeting = watched.and(greeting);
+        match (self.store.barrier(), greeting) {
+            (Some(barrier), Ok(greeting)) => {
+                let watched = watch.readable(&barrier, Watched::Stored(number));
+                peer.stage = Stage::Storing {
+                    deadline,
+                    place,
+                    barrier,
+                    greeting,
+                };
+                if let Err(errno) = watched {
+                    tracing::warn!(%client, %errno, "the store cannot be waited for");
+                    self.hang_up(number, watch, shared);
+                }
+            }
+            (_, greeting) => {
+                peer.stage = Stage::Mapping { deadline, place };
+                let sent = greeting.and_then(|greeting| self.send(number, &greeting, shared));
+                if let Err(why) = sent {
+                    tracing::warn!(%client, why, "the client did not get its place");
+                    self.hang_up(number, watch, shared);
+                }
+            }
+        }
+    }
+
+    /// The store has what a client needs over a restart: it may be told that it is attached.
+    pub fn stored(&mut self, number: u64, watch: &Watch, shared: &Shared) {
+        let Some(peer) = self.peers.get_mut(&number) else {
+            return;
         };
-        if let Err(why) = sent {
+        let stage = std::mem::replace(
+            &mut peer.stage,
+            Stage::Greeted {
+                deadline: Instant::now(),
+            },
+        );
+        let Stage::Storing {
+            deadline,
+            place,
+            barrier,
+            greeting,
+        } = stage
+        else {
+            peer.stage = stage;
+            return;
+        };
+        watch.forget(&barrier);
+        let client = place.client;
+        peer.stage = Stage::Mapping { deadline, place };
+        hugepool_shm::step::reached("attach.stored");
+        if let Err(why) = self.send(number, &greeting, shared) {
             tracing::warn!(%client, why, "the client did not get its place");
             self.hang_up(number, watch, shared);
         }
+    }
+
+    /// Goes on with a client of a daemon before.
+    pub fn adopt(&mut self, found: Found, watch: &Watch, shared: &Shared) {
+        let Found {
+            place,
+            connection,
+            credentials,
+            segment,
+            token,
+        } = found;
+        let (client, number) = (place.client, self.next);
+        self.next += 1;
+        let registry = shared.registry();
+        registry.add(client, credentials, token, segment, place.pidfd.clone());
+        let watched = watch
+            .rings(&place.bell, Watched::Bell(number))
+            .and_then(|()| watch.readable(&*place.pidfd, Watched::Process(number)))
+            .and_then(|()| match &connection {
+                Some(connection) => watch.readable(connection, Watched::Socket(number)),
+                None => Ok(()),
+            });
+        if let Err(errno) = watched {
+            tracing::error!(%client, %errno, "a client cannot be watched");
+        }
+        let pass = self.gate.enter_unasked(credentials.uid);
+        let peer = Peer {
+            connection,
+            credentials,
+            stage: Stage::Attached { place },
+            owes_ready: true,
+            _pass: pass,
+        };
+        self.numbers.insert(client, number);
+        self.peers.insert(number, peer);
     }
 
     fn send(&self, number: u64, greeting: &place::Greeting, shared: &Shared) -> Result<(), String> {
@@ -338,6 +458,9 @@ impl Attach {
     /// The engine has buried a client: nothing of it is kept. Harmless when repeated.
     pub fn forget(&mut self, client: ClientId, watch: &Watch, shared: &Shared) {
         shared.registry().remove(client);
+        for part in Part::ALL {
+            self.store.forget(&client_name(client, part));
+        }
         let Some(number) = self.numbers.remove(&client) else {
             return;
         };

@@ -209,9 +209,6 @@ impl Config {
     }
 
     fn build(flags: &Flags, file: File, around: &Surroundings) -> Result<Config, ConfigError> {
-        if flags.keeper {
-            return Err(ConfigError::NotYet("--keeper"));
-        }
         let runtime_dir = around
             .runtime_dir(flags.runtime_dir.as_deref(), file.runtime_dir.as_deref())
             .ok_or(ConfigError::NoRuntimeDir)?;

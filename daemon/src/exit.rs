@@ -34,15 +34,21 @@ pub fn failure(why: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The error and its sources on one line, prefixed by the program.
-fn say(error: &dyn Error) {
-    let mut line = format!("hugepoold: {error}");
+/// The error and its sources on one line.
+pub fn one_line(error: &dyn Error) -> String {
+    let mut line = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
         line.push_str(": ");
         line.push_str(error.to_string().trim_end());
         source = error.source();
     }
+    line
+}
+
+/// The error and its sources on one line, prefixed by the program.
+fn say(error: &dyn Error) {
+    let line = format!("hugepoold: {}", one_line(error));
     // Nobody to tell is nobody to tell.
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }

@@ -21,6 +21,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use crate::attach::Attach;
 use crate::shared::{self, ClientEffect, Shared};
 use crate::systemd::Watchdog;
+use crate::takeover::Found;
 
 /// Events taken at a time.
 const BATCH: usize = 64;
@@ -34,7 +35,7 @@ const IDLE_TICK: Duration = Duration::from_secs(1);
 /// How long accepting rests when no descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What a watched descriptor is: in the lower two bits of the epoll word, the number above.
+/// What a watched descriptor is: in the lower three bits of the epoll word, the number above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
     /// The attach socket, or the bell of the other threads.
@@ -45,6 +46,8 @@ pub enum Watched {
     Bell(u64),
     /// The pidfd of a client.
     Process(u64),
+    /// Tells that the store has what a client needs.
+    Stored(u64),
 }
 
 const LISTENER: Watched = Watched::Ours(0);
@@ -53,20 +56,22 @@ const KICK: Watched = Watched::Ours(1);
 impl Watched {
     fn pack(self) -> u64 {
         match self {
-            Watched::Ours(number) => number << 2,
-            Watched::Socket(number) => number << 2 | 1,
-            Watched::Bell(number) => number << 2 | 2,
-            Watched::Process(number) => number << 2 | 3,
+            Watched::Ours(number) => number << 3,
+            Watched::Socket(number) => number << 3 | 1,
+            Watched::Bell(number) => number << 3 | 2,
+            Watched::Process(number) => number << 3 | 3,
+            Watched::Stored(number) => number << 3 | 4,
         }
     }
 
     fn unpack(word: u64) -> Watched {
-        let number = word >> 2;
-        match word & 3 {
+        let number = word >> 3;
+        match word & 7 {
             0 => Watched::Ours(number),
             1 => Watched::Socket(number),
             2 => Watched::Bell(number),
-            _ => Watched::Process(number),
+            3 => Watched::Process(number),
+            _ => Watched::Stored(number),
         }
     }
 }
@@ -147,6 +152,11 @@ impl Lanes {
             spin,
             worked_at: None,
         })
+    }
+
+    /// Goes on with a client of a daemon before.
+    pub fn adopt(&mut self, found: Found) {
+        self.attach.adopt(found, &self.watch, &self.shared);
     }
 
     /// Serves until the daemon stops.
@@ -232,6 +242,7 @@ impl Lanes {
                 Watched::Bell(_) | Watched::Ours(_) => {}
                 Watched::Socket(number) => self.attach.heard(number, &self.watch, &self.shared),
                 Watched::Process(number) => self.attach.died(number, &self.watch, &self.shared),
+                Watched::Stored(number) => self.attach.stored(number, &self.watch, &self.shared),
             }
         }
         for effect in self.shared.take_mail() {
@@ -278,12 +289,13 @@ mod tests {
 
     #[test]
     fn a_watched_descriptor_survives_the_epoll_word() {
-        for number in [0, 1, 77, (1 << 62) - 1] {
+        for number in [0, 1, 77, (1 << 61) - 1] {
             for what in [
                 Watched::Ours(number),
                 Watched::Socket(number),
                 Watched::Bell(number),
                 Watched::Process(number),
+                Watched::Stored(number),
             ] {
                 assert_eq!(Watched::unpack(what.pack()), what);
             }

@@ -1,13 +1,13 @@
 //! `hugepoold`: logging, configuration, run, exit status. Everything else is in the library.
 #![forbid(unsafe_code)]
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use clap::Parser as _;
 use hugepool_daemon::bench;
 use hugepool_daemon::config::{Config, Surroundings};
 use hugepool_daemon::flags::{Flags, Hidden, PrintConfig};
-use hugepool_daemon::{check, exit, run, telemetry};
+use hugepool_daemon::{check, exit, keeper, run, telemetry};
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
@@ -32,5 +32,29 @@ fn main() -> ExitCode {
         return check::print(&config);
     }
     telemetry::start(&config.log);
+    if flags.keeper {
+        return keeper::run(&config.runtime_dir, &daemon);
+    }
+    #[cfg(debug_assertions)]
+    die_on_demand();
     exit::status(run(config))
+}
+
+/// What the keeper starts: this program without its flag.
+fn daemon() -> Command {
+    let program = std::env::current_exe().unwrap_or_else(|_| "hugepoold".into());
+    let mut command = Command::new(program);
+    command.args(std::env::args_os().skip(1).filter(|arg| arg != "--keeper"));
+    command
+}
+
+/// For tests that kill a daemon after a certain step; the one that comes after it lives.
+#[cfg(debug_assertions)]
+fn die_on_demand() {
+    let is_next = std::env::var("LISTEN_FDS").is_ok_and(|nr| nr != "0");
+    if let Ok(step) = std::env::var("HUGEPOOLD_TEST_DIE_AT")
+        && !is_next
+    {
+        hugepool_shm::step::die_at(&step);
+    }
 }

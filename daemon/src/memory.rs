@@ -47,6 +47,21 @@ struct ZoneMemory {
     found: Mutex<BTreeMap<u32, i64>>,
 }
 
+/// A zone as a daemon before has left it.
+#[derive(Debug)]
+pub struct FoundZone {
+    /// As it is now configured.
+    pub plan: ZonePlan,
+    /// What its file is made of.
+    pub at_start: ChosenBacking,
+    /// Its file.
+    pub region: Region,
+    /// Sections that have memory.
+    pub populated: Vec<(SectionId, Backing)>,
+    /// The transit words of its parcels.
+    pub transits: Region,
+}
+
 impl Memory {
     /// Makes a zone's file for each plan, all empty.
     ///
@@ -105,6 +120,52 @@ impl Memory {
         zones
             .map(|zone| Ok(TransitTable::over(zone.transits.map()?)))
             .collect()
+    }
+
+    /// Goes on with files that a daemon before has made, and the memory in them.
+    ///
+    /// # Errors
+    /// [`RegionError`] with the name of the zone.
+    pub fn take_over(
+        geometry: Geometry,
+        zones: Vec<FoundZone>,
+    ) -> Result<Memory, (String, RegionError)> {
+        let take = |found: FoundZone| {
+            let FoundZone {
+                plan,
+                at_start,
+                region,
+                populated,
+                transits,
+            } = found;
+            let len_bytes = region.len_bytes();
+            let taken = Storage::bind(region, plan.node).and_then(|storage| {
+                let io = PageIo::new(storage.region());
+                let io = io.map_err(|errno| RegionError::System {
+                    step: "map",
+                    len_bytes,
+                    errno,
+                })?;
+                Ok((storage, io))
+            });
+            let populated = populated.iter().map(|(id, backing)| (id.get(), *backing));
+            match taken {
+                Ok((storage, io)) => Ok(ZoneMemory {
+                    plan,
+                    at_start,
+                    storage,
+                    io,
+                    transits,
+                    populated: Mutex::new(populated.collect()),
+                    found: Mutex::default(),
+                }),
+                Err(error) => Err((plan.name, error)),
+            }
+        };
+        Ok(Memory {
+            geometry,
+            zones: zones.into_iter().map(take).collect::<Result<_, _>>()?,
+        })
     }
 
     /// The file of a zone, to be passed to clients.

@@ -5,7 +5,7 @@
 //! again. Under the lock there is no I/O but the engine's own barrier, and nothing is logged above
 //! debug.
 //!
-//! Lock order: engine → nothing. The small locks beside it ([`Registry`], the mailbox) are taken
+//! Lock order: engine → keeping → nothing. The small locks beside it ([`Registry`], the mailbox) are taken
 //! for a map's look-up and never around another.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +29,7 @@ use tonic::Status;
 use crate::config::{Config, ZonePlan};
 use crate::effects::{Effects, Job};
 use crate::fair::FairLock;
+use crate::keeping::Keeping;
 use crate::memory::Memory;
 use crate::registry::Registry;
 use crate::rpc::status;
@@ -37,6 +38,8 @@ use crate::waiting::{Counter, Moves};
 /// The engine and its surroundings.
 pub struct Shared {
     engine: FairLock<Engine>,
+    /// Taken for a moment only, with the engine's lock held.
+    keeping: Mutex<Keeping>,
     geometry: Geometry,
     zones: Vec<ZonePlan>,
     zonelist: Vec<ZoneId>,
@@ -92,6 +95,7 @@ impl Shared {
     /// `EMFILE` when no descriptor is left for the bell.
     pub fn new(
         engine: Engine,
+        keeping: Keeping,
         config: &Config,
         memory: Arc<Memory>,
         effects: Effects,
@@ -99,6 +103,7 @@ impl Shared {
         let zonelist = config.zonelist.iter().map(|zone| ZoneId::new(*zone));
         Ok(Shared {
             engine: FairLock::new(engine),
+            keeping: Mutex::new(keeping),
             geometry: config.geometry,
             zones: config.zones.clone(),
             zonelist: zonelist.collect(),
@@ -138,6 +143,8 @@ impl Shared {
             let now = now();
             let value = work(&mut engine, now, &mut outer);
             let next = engine.poll(now, &mut outer);
+            // Before anybody hears of what was done.
+            lock(&self.keeping).save(&engine);
             (value, next, engine.take_effects(), engine.changes())
         };
         for client in outer.wakes {
@@ -178,6 +185,11 @@ impl Shared {
         };
         lock(&self.mailbox).push(for_lanes);
         self.kick();
+    }
+
+    /// The daemon has served for a while.
+    pub fn has_recovered(&self) {
+        lock(&self.keeping).has_recovered();
     }
 
     /// What there is to do for clients; for the lanes thread.
@@ -318,6 +330,9 @@ impl Shared {
     pub fn state_name(&self) -> &'static str {
         if self.is_stopping() {
             "stopping"
+        } else if hugepool_shm::passed::is_orphaned() {
+            // Its keeper has died: a crash would lose the memory.
+            "unprotected"
         } else {
             "running"
         }

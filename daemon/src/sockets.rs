@@ -8,7 +8,7 @@
 
 use std::fs::Permissions;
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -22,6 +22,7 @@ use nix::sys::socket::{
 use nix::unistd::Group;
 
 use crate::config::{GroupPlan, SocketPlan};
+use crate::store::Store;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -35,7 +36,11 @@ pub struct Sockets {
     pub admin: StreamSocket,
     /// `attach.sock`.
     pub attach: Listener,
+    is_manager_bound: bool,
 }
+
+/// Names under which sockets are kept that a daemon before has bound.
+const OURS: [&str; 3] = ["our-pages", "our-admin", "our-attach"];
 
 /// A listening stream socket whose path goes when it does.
 #[derive(Debug)]
@@ -98,8 +103,17 @@ impl Sockets {
         passed: Vec<PassedFd>,
     ) -> Result<Sockets, SocketError> {
         let (mut pages, mut admin, mut attach) = (None, None, None);
+        let mut ours = Vec::new();
         for PassedFd { name, fd } in passed {
-            let place = match name.as_str() {
+            if let Some(name) = OURS.into_iter().find(|ours| *ours == name) {
+                let path = dir.join(&name["our-".len()..]).with_extension("sock");
+                if !path.exists() {
+                    // A daemon that was stopped has taken it away: nobody can dial it.
+                    continue;
+                }
+                ours.push(name);
+            }
+            let place = match name.strip_prefix("our-").unwrap_or(&name) {
                 "pages" => &mut pages,
                 "admin" => &mut admin,
                 "attach" => &mut attach,
@@ -109,11 +123,32 @@ impl Sockets {
                 return Err(SocketError::Passed(name));
             }
         }
-        Ok(Sockets {
+        let is_passed = [&pages, &admin, &attach].map(Option::is_some);
+        let mut sockets = Sockets {
             pages: stream("pages", dir, &plan.pages_group, pages)?,
             admin: stream("admin", dir, &plan.admin_group, admin)?,
             attach: seqpacket(dir, &plan.pages_group, attach)?,
-        })
+            is_manager_bound: false,
+        };
+        sockets.is_manager_bound = is_passed.contains(&true) && ours.is_empty();
+        Ok(sockets)
+    }
+
+    /// Puts the sockets that no manager has bound into the store: who dials while no daemon is
+    /// there waits for the next one.
+    pub fn keep(&self, store: &Store) {
+        if self.is_manager_bound {
+            return;
+        }
+        let fds = [
+            self.pages.listener.as_fd(),
+            self.admin.listener.as_fd(),
+            self.attach.as_fd(),
+        ];
+        for (name, fd) in OURS.into_iter().zip(fds) {
+            store.forget(name);
+            store.keep(name, fd);
+        }
     }
 }
 

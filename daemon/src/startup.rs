@@ -4,7 +4,7 @@
 //! the files have no name, so dropping them gives every page back.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hugepool_engine::{
     Command, CommandError, ConfigError as EngineError, Defaults, Engine, EngineConfig,
@@ -20,9 +20,15 @@ use nix::errno::Errno;
 use crate::backing_plan::choose_all;
 use crate::config::{Config, ZonePlan};
 use crate::effects::{self, Jobs};
+use crate::exit;
+use crate::keeping::{Keeping, KeepingError};
+use crate::kept::{Kept, transit_name, zone_name};
 use crate::memory::Memory;
-use crate::shared::Shared;
+use crate::sealed;
+use crate::shared::{self, Shared};
+use crate::store::Store;
 use crate::systemd;
+use crate::takeover::{self, Found};
 
 /// How much longer starting may take, told to systemd at each section.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -63,32 +69,137 @@ pub enum StartError {
     /// Memory of our own that could not be mapped.
     #[error("the words that clients share cannot be mapped")]
     Map(#[from] MapError),
+    /// The state segment.
+    #[error("no state can be kept")]
+    Keeping(#[from] KeepingError),
+    /// What a daemon before has left cannot be gone on from.
+    #[error("sealed: {why}")]
+    Sealed {
+        /// Why.
+        why: String,
+        /// All of it.
+        held: sealed::Held,
+    },
     /// A descriptor that the system did not give.
     #[error("the system gives no descriptor")]
     System(#[from] Errno),
 }
 
-/// Makes the engine with all its first memory.
+/// What the daemon starts with.
+pub struct Started {
+    /// The configuration; sizes and zones are those of the memory.
+    pub config: Config,
+    /// The engine among its surroundings.
+    pub shared: Shared,
+    /// What it left to be done.
+    pub jobs: Jobs,
+    /// Clients of a daemon before.
+    pub found: Vec<Found>,
+}
+
+/// Makes the engine: with all its first memory, or from what a daemon before has left.
 ///
 /// # Errors
 /// [`StartError`]; no memory is held then.
-pub fn engine(config: &Config) -> Result<(Shared, Jobs), StartError> {
-    let memory = Arc::new(files(config)?);
-    let mut engine = Engine::new(engine_config(config))?;
+pub fn engine(config: Config, kept: Kept, store: &Store) -> Result<Started, StartError> {
+    for name in &kept.strange {
+        tracing::warn!(
+            name,
+            "a kept descriptor that is unknown or there twice: let go"
+        );
+    }
+    match kept.state {
+        Some(_) => take_over(&config, kept, store),
+        None => {
+            for name in kept.names() {
+                tracing::warn!(name, "kept without a state: let go");
+                store.forget(&name);
+            }
+            fresh(config, store)
+        }
+    }
+}
+
+fn fresh(config: Config, store: &Store) -> Result<Started, StartError> {
+    let memory = Arc::new(files(&config)?);
+    let settings = engine_config(&config);
+    let (keeping, words) = Keeping::fresh(&settings, store)?;
+    let mut engine = Engine::with_state(settings, words)?;
     for (zone, table) in (0..).map(ZoneId::new).zip(memory.map_transits()?) {
         engine.set_transit(zone, table);
     }
     let [a, b, c, d, ..] = Token::random()?.to_bytes();
     engine.set_first_sequence(u32::from_le_bytes([a, b, c, d]));
+    for at in 0..config.zones.len() {
+        let id = ZoneId::new(u8::try_from(at).unwrap_or(u8::MAX));
+        store.keep(&zone_name(at), memory.file(id));
+        store.keep(&transit_name(at), memory.transits(id));
+    }
     let (effects, jobs) = effects::queue();
-    let shared = Shared::new(engine, config, memory, effects)?;
+    let shared = Shared::new(engine, keeping, &config, memory, effects)?;
     for zone in &config.zones {
         if zone.nr_sections > 0 {
             fill(zone, &shared, &jobs)?;
         }
     }
     report(&shared)?;
-    Ok((shared, jobs))
+    Ok(Started {
+        config,
+        shared,
+        jobs,
+        found: Vec::new(),
+    })
+}
+
+fn take_over(config: &Config, mut kept: Kept, store: &Store) -> Result<Started, StartError> {
+    let fd = kept.state.take().ok_or(Errno::EBADF)?;
+    // Held as they are, should they turn out to be of no use.
+    let held = sealed::Held::of(&fd, &kept)?;
+    let begun = Instant::now();
+    let sealed = move |why: &dyn std::error::Error| StartError::Sealed {
+        why: exit::one_line(why),
+        held,
+    };
+    let (keeping, words, saved) = match Keeping::adopt(fd) {
+        Ok(adopted) => adopted,
+        Err(error) => return Err(sealed(&error)),
+    };
+    let now_ms = u64::try_from(shared::now().as_millis()).unwrap_or(u64::MAX);
+    if let Err(error) = keeping.note_start(now_ms) {
+        return Err(sealed(&error));
+    }
+    let settings = saved.config(engine_config(config).defaults);
+    let config = takeover::config_of(config, &settings);
+    let memory = match takeover::memory(&config, &saved, &mut kept) {
+        Ok(memory) => Arc::new(memory),
+        Err(error) => return Err(sealed(&error)),
+    };
+    let transits = memory.map_transits()?;
+    let recovered = takeover::engine(&saved, settings, words, transits, &mut kept);
+    let (engine, what, found) = match recovered {
+        Ok(recovered) => recovered,
+        Err(error) => return Err(sealed(&error)),
+    };
+    for name in kept.names() {
+        // Of clients that never came to be, or ended.
+        store.forget(&name);
+    }
+    let took_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+    tracing::info!(
+        ?what,
+        took_us,
+        "gone on from what the daemon before has left"
+    );
+    let (effects, jobs) = effects::queue();
+    let shared = Shared::new(engine, keeping, &config, memory, effects)?;
+    // Saves what was recovered, and puts what is left to be done where the workers find it.
+    shared.with(|_, _, _| ());
+    Ok(Started {
+        config,
+        shared,
+        jobs,
+        found,
+    })
 }
 
 fn files(config: &Config) -> Result<Memory, StartError> {

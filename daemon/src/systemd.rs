@@ -9,11 +9,11 @@ use std::time::Duration;
 use hugepool_shm::passed::{PassedError, PassedFd, take_passed};
 use sd_notify::NotifyState;
 
-/// Takes the sockets that the manager has bound, once in the life of the process.
+/// Takes the sockets that the manager has bound and what it has kept, once in the life of the process.
 ///
 /// # Errors
 /// [`PassedError`] when the environment promises what is not there.
-pub fn passed_sockets() -> Result<Vec<PassedFd>, PassedError> {
+pub fn passed_descriptors() -> Result<Vec<PassedFd>, PassedError> {
     take_passed(&|name| std::env::var_os(name))
 }
 

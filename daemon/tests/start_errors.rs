@@ -56,7 +56,6 @@ fn what_is_typed_wrong_ends_with_2_and_says_what_would_be_right() {
         (&["--zone", "a=128MiB,backing=disk"], "auto, hugetlb"),
         (&["--zone", "a=128MB"], "KiB, MiB, GiB or TiB"),
         (&["--section-size", "3MiB"], "power of two"),
-        (&["--keeper"], "not in this version"),
         (&["--config", "/nowhere/at/all"], "/nowhere/at/all"),
         (&["--log", "loud=1="], "log filter"),
     ] {

@@ -465,6 +465,12 @@ pub enum Bench {
         #[arg(long, value_name = "N", default_value_t = 9)]
         reps: u32,
     },
+    /// From the start of a daemon to the moment it serves, after one that was killed under clients
+    Restart {
+        /// Daemons killed
+        #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        reps: u32,
+    },
     /// Take a section half full of movable pages away under two clients that use them
     Offline {
         /// Sections taken away
@@ -484,6 +490,7 @@ impl Bench {
             Bench::Hotadd { .. } => "hotadd",
             Bench::Compact { .. } => "compact",
             Bench::Reclaim { .. } => "reclaim",
+            Bench::Restart { .. } => "restart",
             Bench::Offline { .. } => "offline",
         }
     }

@@ -4,9 +4,9 @@ use std::{path::Path, time::Duration};
 
 use anyhow::Context;
 use hugepool_proto::v1::{
-    AddSectionsRequest, InvalidateContiguityRequest, ListClientsRequest, ListSectionsRequest,
-    ListZonesRequest, OfflineSectionsRequest, RemoveSectionsRequest, SectionsResponse,
-    VerifyRequest, VerifyResponse, admin_client::AdminClient,
+    AddSectionsRequest, GetStatusRequest, InvalidateContiguityRequest, ListClientsRequest,
+    ListSectionsRequest, ListZonesRequest, OfflineSectionsRequest, RemoveSectionsRequest,
+    SectionsResponse, VerifyRequest, VerifyResponse, admin_client::AdminClient,
 };
 use tokio::runtime::{Builder, Runtime};
 use tonic::transport::{Channel, Endpoint};
@@ -51,6 +51,14 @@ impl Admin {
             .iter()
             .find(|client| client.pid == pid)
             .map(|client| client.lent))
+    }
+
+    /// Wrong claims that were refused.
+    pub fn nr_misuses(&mut self) -> anyhow::Result<u64> {
+        let status = self
+            .runtime
+            .block_on(self.client.get_status(GetStatusRequest {}))?;
+        Ok(status.into_inner().nr_misuses)
     }
 
     /// The links of the backing chain in use, with why the earlier ones are not.

@@ -9,6 +9,7 @@ mod admin;
 mod holder;
 mod process;
 mod report;
+mod restart;
 mod scene;
 mod source;
 mod worker;
@@ -43,6 +44,9 @@ pub struct Flags {
 /// What a re-executed process is.
 #[derive(Subcommand)]
 enum Role {
+    /// Keeps the memory while daemons die, and starts the next one.
+    #[command(hide = true)]
+    Keeper { runtime_dir: PathBuf },
     /// The daemon in the given run-time directory.
     #[command(hide = true)]
     Daemon { runtime_dir: PathBuf },
@@ -61,7 +65,8 @@ enum Role {
 fn main() -> ExitCode {
     let flags = Flags::parse();
     let outcome = match flags.role {
-        Some(Role::Daemon { runtime_dir }) => return scene::daemon(&runtime_dir),
+        Some(Role::Keeper { runtime_dir }) => return process::keeper(&runtime_dir),
+        Some(Role::Daemon { runtime_dir }) => return process::daemon(&runtime_dir),
         Some(Role::Worker { runtime_dir, file }) => worker::run(&runtime_dir, &file).map(|()| true),
         Some(Role::Holder {
             runtime_dir,

@@ -3,14 +3,21 @@
 use std::{
     ffi::OsStr,
     io::{BufRead, BufReader},
-    path::Path,
-    process::{Child, Command, Stdio},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitCode, Stdio},
     sync::mpsc::{self, Receiver, RecvTimeoutError},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
+use clap::Parser as _;
+use hugepool_daemon::{
+    config::{Config, Surroundings},
+    exit,
+    flags::Flags,
+    keeper,
+};
 use serde::de::DeserializeOwned;
 
 /// How long a process may take to say its first word.
@@ -20,14 +27,17 @@ const WORK_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The daemon's process; ended politely on drop.
 pub struct Daemon {
+    /// The keeper; asked to stop, it stops the daemon.
     child: Child,
+    lines: Receiver<String>,
+    lock: PathBuf,
 }
 
 impl Daemon {
-    /// Starts it, and waits until clients can attach.
+    /// Starts it with its keeper, and waits until clients can attach.
     pub fn start(runtime_dir: &Path) -> anyhow::Result<Daemon> {
         let mut child = Command::new(std::env::current_exe()?)
-            .arg("daemon")
+            .arg("keeper")
             .arg(runtime_dir)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -38,21 +48,45 @@ impl Daemon {
             .stderr
             .take()
             .context("the daemon has no standard error")?;
-        let mut daemon = Daemon { child };
-        let lines = lines_of(stderr);
+        let mut daemon = Daemon {
+            child,
+            lines: lines_of(stderr),
+            lock: runtime_dir.join("hugepoold.lock"),
+        };
+        match daemon.wait_until_ready() {
+            Err(error) if matches!(daemon.child.try_wait(), Ok(Some(_))) => {
+                Err(error.context("the daemon has ended"))
+            }
+            other => other.map(|()| daemon),
+        }
+    }
+
+    /// Where its sockets are.
+    pub fn runtime_dir(&self) -> &Path {
+        self.lock.parent().unwrap_or(Path::new("."))
+    }
+
+    /// The process that serves now.
+    pub fn pid(&self) -> anyhow::Result<u32> {
+        let text = std::fs::read_to_string(&self.lock).context("no daemon has the lock")?;
+        text.trim().parse().context("the lock names no process")
+    }
+
+    /// Waits until clients can attach, to the first daemon or the next one.
+    pub fn wait_until_ready(&self) -> anyhow::Result<()> {
+        let lines = &self.lines;
         let deadline = Instant::now() + START_DEADLINE;
         let mut said = Vec::new();
         loop {
             match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(line) if line == "ready" => return Ok(daemon),
+                Ok(line) if line == "ready" => return Ok(()),
                 Ok(line) => said.push(line),
                 Err(RecvTimeoutError::Timeout) => bail!(
                     "the daemon is not ready after {START_DEADLINE:?}: {}",
                     said.join(" / ")
                 ),
                 Err(RecvTimeoutError::Disconnected) => {
-                    let status = daemon.child.wait()?;
-                    bail!("the daemon ended with {status}: {}", said.join(" / "));
+                    bail!("the daemon ended: {}", said.join(" / "));
                 }
             }
         }
@@ -161,4 +195,32 @@ fn lines_of(stream: impl std::io::Read + Send + 'static) -> Receiver<String> {
         }
     });
     receiver
+}
+
+/// The keeper's role of a re-executed process. It ends when the director does, however that ends.
+pub fn keeper(runtime_dir: &Path) -> ExitCode {
+    if let Err(errno) = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM) {
+        eprintln!("hugepool-demo: the daemon would outlive the demo: {errno}");
+        return ExitCode::FAILURE;
+    }
+    keeper::run(runtime_dir, &|| {
+        let program = std::env::current_exe().unwrap_or_else(|_| "hugepool-demo".into());
+        let mut command = Command::new(program);
+        command.arg("daemon").arg(runtime_dir);
+        command
+    })
+}
+
+/// The daemon's role of a re-executed process.
+pub fn daemon(runtime_dir: &Path) -> ExitCode {
+    let words = [
+        OsStr::new("hugepoold"),
+        OsStr::new("--runtime-dir"),
+        runtime_dir.as_os_str(),
+    ];
+    let flags = Flags::parse_from(words);
+    match Config::load(&flags, &Surroundings::of_this_process()) {
+        Ok(config) => exit::status(hugepool_daemon::run(config)),
+        Err(error) => exit::usage(&error),
+    }
 }

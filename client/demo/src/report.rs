@@ -24,6 +24,7 @@ pub struct Report {
     pub hot_remove: HotRemove,
     pub moved: Moved,
     pub kill: Kill,
+    pub restart: Restart,
     pub verify: Verify,
     /// From the first process to the last check.
     pub seconds: f64,
@@ -55,6 +56,21 @@ pub struct HotAdd {
     /// Counted in the one step of onlining; index is the order.
     pub free_blocks_gained_by_order: Vec<u64>,
     pub ms: f64,
+}
+
+/// The daemon was killed while workers served, and another one took over.
+#[derive(Serialize)]
+pub struct Restart {
+    /// The daemon that was killed.
+    pub killed_pid: u32,
+    /// From the kill to the moment that clients could attach again.
+    pub back_ms: f64,
+    /// Clients that the next daemon found.
+    pub nr_clients: u64,
+    /// Pages that it found in their custody.
+    pub pages_kept: u64,
+    /// Wrong claims that it counted; honest clients make none.
+    pub nr_misuses: u64,
 }
 
 #[derive(Serialize)]

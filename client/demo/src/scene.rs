@@ -1,6 +1,7 @@
 //! The director: starts the daemon and the workers, and plays the scenes while they serve.
 //!
-//! Hot-add, invalidation, hot-remove, a section moved out of, a kill, the last sum. Each scene records what it saw;
+//! Hot-add, invalidation, hot-remove, a section moved out of, a worker's
+//! death, the daemon's own death, the last sum. Each scene records what it saw;
 //! a scene that fails ends the demo with a non-zero status, never with a silent gap.
 
 use std::{
@@ -8,19 +9,11 @@ use std::{
     io::Write as _,
     os::unix::process::ExitStatusExt,
     path::Path,
-    process::ExitCode,
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
-use clap::Parser as _;
-use hugepool_daemon::{
-    config::{Config, Surroundings},
-    exit,
-    flags::Flags,
-};
-
 use hugepool_proto::v1::{SectionResult, SectionsResponse};
 
 use crate::{
@@ -28,7 +21,7 @@ use crate::{
     holder,
     process::{Daemon, START_DEADLINE, Worker},
     report::{ArmFigures, Arms, HotAdd, HotRemove, Kill, Moved, Report, Verify},
-    source,
+    restart, source,
     worker::Line,
 };
 
@@ -52,7 +45,7 @@ pub fn run(file: Option<&Path>, nr_workers: u32, json: bool) -> anyhow::Result<b
         .context("no temporary folder")?;
     let mut failures = Vec::new();
 
-    let _daemon = Daemon::start(folder.path())?;
+    let daemon = Daemon::start(folder.path())?;
     let mut admin = Admin::connect(folder.path())?;
     let (backing, reasons) = admin.backing()?;
     say(format!(
@@ -127,6 +120,13 @@ pub fn run(file: Option<&Path>, nr_workers: u32, json: bool) -> anyhow::Result<b
         kill.pages_held, kill.home_ms
     ));
 
+    let restart = restart::kill_the_daemon(&daemon, &mut admin, &workers)?;
+    failures.extend(restart.failures());
+    say(format!(
+        "kill -9   daemon {} died and the next one served after {:.1} ms: {} pages of {} workers as they were",
+        restart.killed_pid, restart.back_ms, restart.pages_kept, restart.nr_clients
+    ));
+
     thread::sleep(SERVE_AT_LEAST.saturating_sub(serving_since.elapsed()));
     let mut served = Served::default();
     for worker in workers {
@@ -164,6 +164,7 @@ pub fn run(file: Option<&Path>, nr_workers: u32, json: bool) -> anyhow::Result<b
         hot_remove,
         moved,
         kill,
+        restart,
         verify,
         seconds: begun.elapsed().as_secs_f64(),
         failures,
@@ -389,23 +390,5 @@ impl Served {
         for (all, one) in self.calls.iter_mut().zip(calls) {
             all.extend(one);
         }
-    }
-}
-
-/// The daemon's role of a re-executed process. It ends when the director does, however that ends.
-pub fn daemon(runtime_dir: &Path) -> ExitCode {
-    if let Err(errno) = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM) {
-        eprintln!("hugepool-demo: the daemon would outlive the demo: {errno}");
-        return ExitCode::FAILURE;
-    }
-    let words = [
-        OsStr::new("hugepoold"),
-        OsStr::new("--runtime-dir"),
-        runtime_dir.as_os_str(),
-    ];
-    let flags = Flags::parse_from(words);
-    match Config::load(&flags, &Surroundings::of_this_process()) {
-        Ok(config) => exit::status(hugepool_daemon::run(config)),
-        Err(error) => exit::usage(&error),
     }
 }

@@ -15,7 +15,7 @@ use std::{
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
@@ -30,6 +30,7 @@ pub const SLOTS: usize = 65;
 const TURN: usize = 32;
 /// READs after which all arms have had a turn.
 const ROUND: usize = TURN * ARMS.len();
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How the empty slots are filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,7 +66,9 @@ pub fn run(runtime_dir: &Path, path: &Path) -> anyhow::Result<()> {
     let client = Client::attach(
         Options::default()
             .runtime_dir(runtime_dir)
-            .name("demo-worker"),
+            .name("demo-worker")
+            // A daemon that is restarted on a busy machine is waited for.
+            .deadline(PATIENCE),
     )
     .context("cannot attach to the daemon")?;
     let mut server = Server::new(client, path)?;

@@ -82,6 +82,8 @@ impl Posts {
         let at = usize::from(client.slot);
         if self.boxes.len() <= at {
             self.boxes.resize_with(at + 1, || None);
+        }
+        if self.sequences.len() <= at {
             self.sequences.resize(at + 1, self.first_sequence);
         }
         let first_sequence = self.sequences[at];
@@ -96,6 +98,23 @@ impl Posts {
             nr_full_seen: 0,
         });
         first_sequence
+    }
+
+    /// Where sequences begin, and where they go on in each client slot.
+    pub fn beginnings(&self) -> (u32, &[u32]) {
+        (self.first_sequence, &self.sequences)
+    }
+
+    /// The same, as a daemon before left them. Nobody has an outbox yet.
+    pub fn go_on_from(&mut self, first: u32, sequences: &[u32]) {
+        self.first_sequence = first;
+        self.sequences = sequences.to_vec();
+        self.boxes.resize_with(sequences.len(), || None);
+    }
+
+    /// The first sequence of a client's slots; 0 if it has no outbox.
+    pub fn first_sequence_of(&self, client: ClientId) -> u32 {
+        self.get(client).map_or(0, |of| of.first_sequence)
     }
 
     /// Forgets a client: no word of its outbox is read again. Its slot's sequences go on after the

@@ -175,7 +175,9 @@ impl Engine {
         let zones = (0..self.custody.zones.len()).filter(|&at| client.may_use(at));
         let zones = zones.fold(0, |bits, at| bits | 1 << at);
         let segment = link.segment.clone();
-        Ok(self.custody.posts.open(id, outbox, segment, zones))
+        let first = self.custody.posts.open(id, outbox, segment, zones);
+        self.slow_changed();
+        Ok(first)
     }
 
     /// The transit words of a zone, which all of its clients share.

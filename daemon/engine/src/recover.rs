@@ -11,6 +11,8 @@
 
 use hugepool_mm::{Migratetype, OnlineOrder, Order, Pfn, SectionId, SectionState};
 use hugepool_shm::control::ControlSegment;
+use hugepool_shm::outbox::Outbox;
+use hugepool_shm::transit::TransitTable;
 use thiserror::Error;
 
 use crate::cell::{Cell, Lent};
@@ -34,6 +36,8 @@ pub struct Survivor {
     pub client: ClientId,
     /// The segment; a fresh one if the old one is lost.
     pub segment: ControlSegment,
+    /// Its outbox, if it has one.
+    pub outbox: Option<Outbox>,
     /// The old one is lost: the client is shut out, and what it holds stays its own until it ends.
     pub is_lost: bool,
 }
@@ -83,7 +87,8 @@ pub enum RecoverError {
 }
 
 impl Engine {
-    /// Goes on from the words of an engine before, and what it saved last. Each client that was
+    /// Goes on from the words of an engine before, and what it saved last. `transits` are the zones'
+    /// transit words, by index. Each client that was
     /// saved has a survivor; one that has none is taken to be dead.
     ///
     /// # Errors
@@ -93,6 +98,7 @@ impl Engine {
         defaults: Defaults,
         state: StateWords,
         survivors: Vec<Survivor>,
+        transits: Vec<TransitTable>,
         now: Now,
         outside: &mut dyn Outside,
     ) -> Result<(Engine, Recovered), RecoverError> {
@@ -104,6 +110,11 @@ impl Engine {
             high: fixed(saved.high),
         };
         engine.operations.go_on_from(saved.last_operation);
+        let posts = &mut engine.custody.posts;
+        posts.go_on_from(saved.first_sequence, &saved.sequences);
+        for (zone, table) in transits.into_iter().enumerate() {
+            posts.set_transit(zone, table);
+        }
         engine.bring_sections(saved)?;
         engine.enter_survivors(saved, survivors, now)?;
         engine.find_blocks(now, &mut found)?;

@@ -24,7 +24,7 @@ impl Engine {
         now: Now,
     ) -> Result<(), RecoverError> {
         self.clients.set_incarnations(saved.incarnations.clone());
-        for survivor in survivors {
+        for mut survivor in survivors {
             let id = survivor.client;
             let Some(client) = saved.clients.iter().find(|client| client.id() == id) else {
                 continue;
@@ -36,9 +36,16 @@ impl Engine {
             if !is_right {
                 return Err(RecoverError::Segment { client: id });
             }
+            let outbox = survivor.outbox.take().filter(|_| !survivor.is_lost);
+            let segment = survivor.segment.clone();
             let entered = self.survivor(client, survivor, now);
             self.custody.owners.open(id);
             self.clients.insert(entered);
+            if let Some(outbox) = outbox.filter(|_| client.first_sequence != 0) {
+                let zones = client.zones.iter().fold(0, |bits, at| bits | 1 << at);
+                // What was settled is behind its blocks' generations, and so not settled again.
+                self.custody.posts.open(id, outbox, segment, zones);
+            }
         }
         Ok(())
     }

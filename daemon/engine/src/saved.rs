@@ -39,6 +39,9 @@ pub struct Saved {
     pub(crate) high: u32,
     pub(crate) client_ceiling_pages: Option<u64>,
     pub(crate) last_operation: u64,
+    /// Where sequences of parcels begin, and where they go on in each client slot.
+    pub(crate) first_sequence: u32,
+    pub(crate) sequences: Vec<u32>,
     /// Number and verb of those that run on sections, and the sections.
     pub(crate) operations: Vec<(u64, u8, Vec<u32>)>,
 }
@@ -77,6 +80,8 @@ pub struct SavedClient {
     /// Lanes of its segment.
     pub nr_lanes: u32,
     pub(crate) client_index: u32,
+    /// Of its outbox's slots.
+    pub first_sequence: u32,
     pub(crate) uses_membarrier: bool,
     /// As `ClientState`, in the order of its variants.
     state: u8,
@@ -112,6 +117,11 @@ impl SavedClient {
             slot: self.slot,
             incarnation: self.incarnation,
         }
+    }
+
+    /// The zones it may use, in the order of its zonelist.
+    pub fn zones(&self) -> impl Iterator<Item = ZoneId> + '_ {
+        self.zones.iter().copied().map(ZoneId::new)
     }
 
     pub(crate) fn state(&self) -> ClientState {
@@ -283,6 +293,8 @@ impl Engine {
             high: self.pcp.high.unwrap_or(0),
             client_ceiling_pages: self.defaults.client_ceiling_pages,
             last_operation: self.operations.last_id(),
+            first_sequence: self.custody.posts.beginnings().0,
+            sequences: self.custody.posts.beginnings().1.to_vec(),
             operations: Vec::new(),
         };
         for (_, zone, settings) in zones.iter() {
@@ -313,6 +325,7 @@ impl Engine {
                 secret: link.secret,
                 nr_lanes: link.segment.geometry().nr_lanes,
                 client_index: link.client_index,
+                first_sequence: self.custody.posts.first_sequence_of(client.id),
                 uses_membarrier: link.uses_membarrier,
                 state: match client.state {
                     ClientState::Attaching => 0,

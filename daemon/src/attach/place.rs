@@ -18,7 +18,9 @@ use hugepool_shm::pidfd::PidFd;
 use hugepool_shm::region::{Region, RegionError};
 use hugepool_shm::token::Token;
 
+use crate::kept::{Part, client_name};
 use crate::shared::Shared;
+use crate::store::Store;
 
 /// What a client was given.
 #[derive(Debug)]
@@ -29,11 +31,16 @@ pub struct Place {
     pub bell: Bell,
     /// Tells its death.
     pub pidfd: Arc<PidFd>,
-    region: Region,
-    outbox: Region,
-    first_sequence: u32,
-    zones: Vec<ZoneId>,
-    token: Token,
+    /// Its control segment.
+    pub region: Region,
+    /// Its outbox.
+    pub outbox: Region,
+    /// Where the sequences of its slots begin.
+    pub first_sequence: u32,
+    /// What it was given; for the greeting alone.
+    pub zones: Vec<ZoneId>,
+    /// What its calls are known by.
+    pub token: Token,
 }
 
 /// Why there is no place.
@@ -190,6 +197,22 @@ impl Place {
             .chain([self.outbox.as_fd()])
             .chain(transits)
             .collect()
+    }
+}
+
+impl Place {
+    /// Puts all that the client needs over a restart into the store.
+    pub fn keep(&self, connection: &Connection, store: &Store) {
+        let parts: [(Part, BorrowedFd<'_>); 5] = [
+            (Part::Control, self.region.as_fd()),
+            (Part::Bell, self.bell.as_fd()),
+            (Part::Process, self.pidfd.as_fd()),
+            (Part::Connection, connection.as_fd()),
+            (Part::Outbox, self.outbox.as_fd()),
+        ];
+        for (part, fd) in parts {
+            store.keep(&client_name(self.client, part), fd);
+        }
     }
 }
 

@@ -152,7 +152,4 @@ pub enum ConfigError {
         /// Where it went wrong.
         source: Box<tracing_subscriber::filter::ParseError>,
     },
-    /// A feature that this version does not have.
-    #[error("{0} is not in this version yet: leave it out")]
-    NotYet(&'static str),
 }

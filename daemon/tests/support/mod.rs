@@ -8,6 +8,7 @@
 )]
 
 pub mod grpc;
+pub mod kept;
 pub mod raw;
 pub mod victim;
 
@@ -101,6 +102,11 @@ impl Daemon {
             lines,
             log: Vec::new(),
         }
+    }
+
+    /// Keeps the folder that its own one lies in until it is dropped.
+    pub fn adopt_dir(&mut self, dir: TempDir) {
+        self.dir = Some(dir);
     }
 
     /// Where its sockets are.

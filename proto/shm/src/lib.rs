@@ -96,6 +96,7 @@ pub mod region;
 pub mod runtime_dir;
 pub mod seqlock;
 mod span;
+pub mod spawn;
 #[cfg(not(loom))]
 pub mod state;
 #[cfg(not(loom))]

@@ -15,6 +15,14 @@ const FIRST: RawFd = 3;
 /// More than this many is not a list but a mistake.
 const MOST: RawFd = 1 << 16;
 
+/// Where a keeper says its pid: descriptors are then for its children.
+pub const KEEPER_PID: &str = "HUGEPOOLD_KEEPER_PID";
+
+/// Whether this process was started by a keeper that is gone.
+pub fn is_orphaned() -> bool {
+    std::env::var(KEEPER_PID).is_ok_and(|pid| pid != nix::unistd::getppid().to_string())
+}
+
 /// One descriptor and the name it was passed under; `unknown` where the manager gave none.
 #[derive(Debug)]
 pub struct PassedFd {
@@ -42,7 +50,8 @@ pub enum PassedError {
 }
 
 /// Takes the descriptors passed to this process, once in its life; none if `LISTEN_PID` names
-/// another process or nothing was passed.
+/// another process or nothing was passed. A keeper cannot know its child's pid
+/// beforehand, and says its own instead.
 ///
 /// `variable` reads the environment. To be called before the process opens or starts anything: the
 /// protocol has the manager's word that the numbers from 3 up are this process's to own.
@@ -53,7 +62,8 @@ pub fn take_passed(
     variable: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<Vec<PassedFd>, PassedError> {
     let text = |name| variable(name).and_then(|value| value.into_string().ok());
-    let is_for_us = text("LISTEN_PID").is_some_and(|pid| pid == std::process::id().to_string());
+    let is_for_us = text("LISTEN_PID").is_some_and(|pid| pid == std::process::id().to_string())
+        || text(KEEPER_PID).is_some_and(|pid| pid == nix::unistd::getppid().to_string());
     if !is_for_us {
         return Ok(Vec::new());
     }

@@ -242,6 +242,13 @@ impl StateSegment {
         before
     }
 
+    /// The daemon that began last has done well: those that died before are forgotten.
+    pub fn forget_beginnings(&self) {
+        for cell in &self.words.cells()[BEGINNINGS..][..NR_BEGINNINGS] {
+            cell.store(0, Relaxed);
+        }
+    }
+
     fn half(&self, number: u64) -> Words {
         let at = PAGE + if number.is_multiple_of(2) { 0 } else { HALF };
         self.words.part(at, HALF)
@@ -353,5 +360,7 @@ mod tests {
             segment.note_beginning(at);
         }
         assert_eq!(segment.note_beginning(60), [50, 40, 30, 20]);
+        segment.forget_beginnings();
+        assert!(segment.note_beginning(70).is_empty());
     }
 }

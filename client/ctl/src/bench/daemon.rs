@@ -5,9 +5,9 @@ use std::{
     io::{self, BufRead as _, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::mpsc,
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -26,13 +26,14 @@ pub struct Daemon {
     child: Child,
     dir: PathBuf,
     is_stopped: bool,
+    lines: Receiver<(Instant, String)>,
 }
 
 impl Daemon {
     /// Starts one with these zones, and sections of this size if one is given, and waits until
     /// clients can attach.
     pub fn start(zones: &[&str], section_size: Option<&str>) -> Result<Daemon, Failure> {
-        Daemon::start_spinning(zones, section_size, None)
+        Daemon::start_with(zones, section_size, &[])
     }
 
     /// The same with a daemon that looks for work so many microseconds before it sleeps.
@@ -40,6 +41,17 @@ impl Daemon {
         zones: &[&str],
         section_size: Option<&str>,
         spin_us: Option<u32>,
+    ) -> Result<Daemon, Failure> {
+        let us = spin_us.map(|us| us.to_string());
+        let flags: Vec<&str> = us.iter().flat_map(|us| ["--spin-us", us]).collect();
+        Daemon::start_with(zones, section_size, &flags)
+    }
+
+    /// The same, with these flags too.
+    pub fn start_with(
+        zones: &[&str],
+        section_size: Option<&str>,
+        flags: &[&str],
     ) -> Result<Daemon, Failure> {
         let name = format!("hugepool-bench-{}", std::process::id());
         let name = section_size.map_or(name.clone(), |size| format!("{name}-{size}"));
@@ -53,15 +65,12 @@ impl Daemon {
         };
         fs::create_dir_all(&dir).map_err(refuse)?;
         let mut command = Command::new(program::of_daemon());
-        command.arg("--runtime-dir").arg(&dir);
+        command.arg("--runtime-dir").arg(&dir).args(flags);
         for zone in zones {
             command.args(["--zone", zone]);
         }
         if let Some(size) = section_size {
             command.args(["--section-size", size]);
-        }
-        if let Some(us) = spin_us {
-            command.args(["--spin-us", &us.to_string()]);
         }
         let child = command
             .stdin(Stdio::null())
@@ -70,40 +79,50 @@ impl Daemon {
             .spawn();
         let mut child = child.map_err(refuse)?;
         let log = child.stderr.take();
+        // The log is read to its end, so that the daemon never waits for a reader.
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            let lines = log
+                .into_iter()
+                .flat_map(|log| BufReader::new(log).lines())
+                .map_while(Result::ok);
+            for line in lines {
+                // Who does not listen any more is not told.
+                let _ = sender.send((Instant::now(), line));
+            }
+        });
         let daemon = Daemon {
             child,
             dir,
             is_stopped: false,
+            lines,
         };
+        daemon.wait_for("ready").map(|_| daemon)
+    }
 
-        // The log is read to its end, so that the daemon never waits for a reader.
-        let (sender, ready) = mpsc::channel();
-        thread::spawn(move || {
-            let mut last = String::new();
-            for line in log
-                .into_iter()
-                .flat_map(|log| BufReader::new(log).lines())
-                .map_while(Result::ok)
-            {
-                if line.trim() == "ready" {
-                    // Nobody listens any more once the wait is over.
-                    let _ = sender.send(Ok(()));
-                } else if !line.trim().is_empty() {
-                    last = line;
+    /// Waits for a line that has these words in it; says when it came.
+    pub fn wait_for(&self, words: &str) -> Result<Instant, Failure> {
+        let end = Instant::now() + START_TIMEOUT;
+        let mut last = String::new();
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok((at, line)) if line.contains(words) => return Ok(at),
+                Ok((_, line)) if line.trim().is_empty() => {}
+                Ok((_, line)) => last = line,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Failure::refused(
+                        format_args!("hugepoold ended: {last}"),
+                        "see what it says",
+                    ));
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(Failure::refused(
+                        "hugepoold did not get ready",
+                        "see whether memory is free",
+                    ));
                 }
             }
-            let _ = sender.send(Err(last));
-        });
-        match ready.recv_timeout(START_TIMEOUT) {
-            Ok(Ok(())) => Ok(daemon),
-            Ok(Err(last)) => Err(Failure::refused(
-                format_args!("hugepoold ended: {last}"),
-                "see what it says",
-            )),
-            Err(_) => Err(Failure::refused(
-                "hugepoold did not get ready",
-                "see whether memory is free",
-            )),
         }
     }
 

@@ -15,6 +15,7 @@ mod offline;
 pub mod pinner;
 mod reclaim;
 mod report;
+mod restart;
 mod rpc;
 mod svc;
 pub mod victim;
@@ -44,6 +45,9 @@ pub async fn run(
     runtime_dir: Option<&Path>,
     out: &Output,
 ) -> Result<Outcome, Failure> {
+    if let Bench::Restart { reps } = bench {
+        return restart::run(reps, runtime_dir, out).await;
+    }
     let own = match runtime_dir {
         Some(_) => None,
         None => Some(Daemon::start_spinning(
@@ -76,8 +80,18 @@ pub async fn run(
         Bench::Compact { reps } => compact::run(reps, dir, &mut admin, &report).await?,
         Bench::Reclaim { reps } => reclaim::run(reps, dir, &mut admin, &report).await?,
         Bench::Offline { reps } => offline::run(reps, dir, &mut admin, &report).await?,
+        // It kills its daemons itself.
+        Bench::Restart { .. } => {}
     }
+    conclude(&mut admin, own, &report).await
+}
 
+/// The daemon's verdict on its own books, and the end of a daemon of the bench's own.
+async fn conclude(
+    admin: &mut connect::Admin,
+    own: Option<Daemon>,
+    report: &Report<'_>,
+) -> Result<Outcome, Failure> {
     let verdict = admin.verify(VerifyRequest {}).await?.into_inner();
     let counts = verdict.pages.unwrap_or_default();
     let ok = verdict.ok && verdict.findings.is_empty() && equation::adds_up(&counts);

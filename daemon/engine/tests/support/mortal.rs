@@ -93,6 +93,7 @@ impl Mortal {
             let survivors = saved.clients().iter().map(|client| Survivor {
                 client: client.id(),
                 segment: self.segments[&client.id()].clone(),
+                outbox: None,
                 is_lost: false,
             });
             let survivors: Vec<Survivor> = survivors.collect();
@@ -101,7 +102,15 @@ impl Mortal {
             let (fuse, hook) = burn(self.fuse);
             let result = catch_unwind(AssertUnwindSafe(|| {
                 step::with_hook(hook, || {
-                    Engine::recover(&saved, Defaults::default(), state, survivors, now, outside)
+                    Engine::recover(
+                        &saved,
+                        Defaults::default(),
+                        state,
+                        survivors,
+                        Vec::new(),
+                        now,
+                        outside,
+                    )
                 })
             }));
             self.fuse = fuse.get();

@@ -1,0 +1,300 @@
+//! Daemons that are killed under clients, and the ones that come after them.
+//!
+//! Seen to fail: without the descriptors of clients in the store, with a state that is not saved.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod support;
+
+use std::time::Duration;
+
+use hugepool::{Client, MovablePage, Options, Page, Shortfall};
+use hugepool_proto::v1;
+use nix::sys::signal::Signal;
+use support::grpc::{admin, at_home, until_lent, verify};
+use support::kept::Kept;
+use support::victim::{self, Victim};
+use support::{TINY_PAGES, send_signal, until};
+
+#[test]
+fn victim() {
+    victim::play();
+}
+
+fn attach(kept: &Kept) -> Client {
+    let options = Options::default()
+        .runtime_dir(kept.path())
+        .lanes(3)
+        // What a daemon needs to come back on a busy machine, and more.
+        .deadline(support::DEADLINE);
+    let mut client = None;
+    // A daemon that dies in the middle of it has told nobody that he is attached.
+    until("somebody is attached", || {
+        client = Client::attach(options.clone()).ok();
+        client.is_some()
+    });
+    client.unwrap()
+}
+
+/// Takes so many pages, each with a mark of its own.
+fn take_marked(client: &Client, nr: usize) -> Vec<Page> {
+    let mut pages = client.alloc_exact(nr).unwrap();
+    for page in &mut pages {
+        let mark = page.pfn() ^ 0x5a5a_5a5a;
+        page[..4].copy_from_slice(&mark.to_le_bytes());
+        let last = page.len() - 4;
+        page[last..].copy_from_slice(&mark.to_le_bytes());
+    }
+    pages
+}
+
+#[track_caller]
+fn check_marks(pages: &[Page]) {
+    for page in pages {
+        let mark = (page.pfn() ^ 0x5a5a_5a5a).to_le_bytes();
+        assert_eq!(
+            (&page[..4], &page[page.len() - 4..]),
+            (&mark[..], &mark[..])
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_client_lives_through_the_deaths_of_its_daemon() {
+    let mut kept = Kept::tiny();
+    let client = attach(&kept);
+    let mut pages = take_marked(&client, 300);
+    let movable: MovablePage = client.alloc_movable().unwrap();
+    movable.pin().unwrap();
+    for signal in [Signal::SIGKILL, Signal::SIGABRT, Signal::SIGKILL] {
+        let before = kept.daemon_pid();
+        send_signal(before, signal);
+        // With no daemon there: what lies in the lane is taken and given back, and pins work.
+        if let Ok(page) = client.try_alloc_page() {
+            drop(page);
+        }
+        pages.truncate(pages.len() - 10);
+        movable.pin().unwrap();
+        // What needs the daemon waits for the next one.
+        pages.extend(take_marked(&client, 500));
+        kept.keeper.wait_for_line("ready");
+        assert_ne!(kept.daemon_pid(), before);
+        check_marks(&pages);
+        let mut admin = admin(&kept.keeper).await;
+        let lent = verify(&mut admin).await.lent;
+        assert!(lent > pages.len() as u64);
+        let clients = admin.list_clients(v1::ListClientsRequest::default()).await;
+        let clients = clients.unwrap().into_inner().clients;
+        assert_eq!(
+            (clients.len(), clients[0].nr_misuses),
+            (1, 0),
+            "{clients:?}"
+        );
+    }
+    drop((pages, movable));
+    drop(client);
+    let mut admin = admin(&kept.keeper).await;
+    until_lent(&mut admin, 0).await;
+    assert_eq!(at_home(&mut admin).await, TINY_PAGES);
+    kept.end();
+}
+
+#[test]
+fn without_a_daemon_calls_say_so_at_their_deadline_and_lanes_go_on() {
+    let mut kept = Kept::tiny();
+    let client = attach(&kept);
+    let mut pages = take_marked(&client, 100);
+    // Nobody is left to start another one.
+    let daemon = kept.daemon_pid();
+    kept.keeper.signal(Signal::SIGKILL);
+    kept.keeper.wait();
+    send_signal(daemon, Signal::SIGKILL);
+    let short = client.with_deadline(Duration::from_millis(50));
+    assert_eq!(short.alloc_exact(1000).unwrap_err(), Shortfall::DaemonAway);
+    let back = pages.split_off(50);
+    client.free_pages_bulk(back);
+    let again = client.try_alloc_page().unwrap();
+    check_marks(&pages);
+    drop((again, pages));
+}
+
+/// One life of a client with all that a daemon does for it; whatever the daemon dies of meanwhile.
+async fn one_life(kept: &Kept) {
+    let client = attach(kept);
+    let mut pages = take_marked(&client, 200);
+    let mut movable: Vec<MovablePage> = Vec::new();
+    while movable.len() < 40 {
+        movable.push(client.alloc_movable().unwrap());
+    }
+    client.free_pages_bulk(pages.split_off(100));
+    pages.extend(take_marked(&client, 700));
+    // Sections leave and come back; what the daemon that dies has begun is begun anew.
+    for section in 2..4 {
+        let end = tokio::time::Instant::now() + support::DEADLINE;
+        while !comes_and_goes(kept, section).await {
+            assert!(tokio::time::Instant::now() < end, "section {section}");
+            tokio::task::yield_now().await;
+        }
+    }
+    let drained = v1::DrainLanesRequest::default();
+    if let Ok(mut admin) = try_admin(kept).await {
+        let _ = admin.drain_lanes(drained).await;
+    }
+    for page in &movable {
+        page.pin().unwrap();
+    }
+    check_marks(&pages);
+    drop((pages, movable));
+}
+
+async fn try_admin(
+    kept: &Kept,
+) -> Result<v1::admin_client::AdminClient<tonic::transport::Channel>, ()> {
+    let socket = kept.path().join("admin.sock");
+    let connected = tokio::net::UnixStream::connect(&socket).await;
+    drop(connected.map_err(|_| ())?);
+    Ok(admin(&kept.keeper).await)
+}
+
+/// Takes a section offline, away, and brings it back, as far as the daemon lives; whether it did.
+async fn comes_and_goes(kept: &Kept, section: u32) -> bool {
+    let Ok(mut admin) = try_admin(kept).await else {
+        return false;
+    };
+    let ids = vec![section];
+    let offline = v1::OfflineSectionsRequest {
+        section_ids: ids.clone(),
+        timeout_ms: 200,
+        ..Default::default()
+    };
+    if admin.offline_sections(offline).await.is_err() {
+        // Refused, or cut off in the middle.
+        let status = admin.get_status(v1::GetStatusRequest::default()).await;
+        return status.is_ok();
+    }
+    let remove = v1::RemoveSectionsRequest {
+        section_ids: ids.clone(),
+        ..Default::default()
+    };
+    // One that could not leave cannot go.
+    let _ = admin.remove_sections(remove).await;
+    let add = v1::AddSectionsRequest {
+        section_ids: ids,
+        ..Default::default()
+    };
+    let _ = admin.add_sections(add).await;
+    true
+}
+
+#[tokio::test]
+async fn a_daemon_killed_after_any_of_its_steps_loses_nothing() {
+    for step in [
+        "journal.noted:3",
+        "lend.cell:70",
+        "grant.slots:2",
+        "grant.cursor:3",
+        "settle.cells:4",
+        "settle.cursor:5",
+        "home.cell:30",
+        "ledger.kept:2",
+        "journal.close:4",
+        "snapshot.written:5",
+        "section.noted:9",
+        "recall.gate",
+        "recall.cells",
+        "recall.tail:4",
+        "recall.emptied",
+        "recall.open",
+        "intent.noted:2",
+        "move.closed:3",
+        "move.copied:4",
+        "move.opened:5",
+        "move.handed:6",
+        "move.cells:7",
+        "attach.placed",
+        "attach.stored",
+    ] {
+        let mut kept = Kept::dying_at(step);
+        one_life(&kept).await;
+        let mut admin = admin(&kept.keeper).await;
+        until_lent(&mut admin, 0).await;
+        let pages = verify(&mut admin).await;
+        assert_eq!(pages.lent, 0, "{step}");
+        let status = admin.get_status(v1::GetStatusRequest::default()).await;
+        assert_eq!(status.unwrap().into_inner().nr_misuses, 0, "{step}");
+        kept.kill(Signal::SIGKILL);
+        kept.end();
+    }
+}
+
+#[tokio::test]
+async fn busy_clients_notice_nothing_of_a_daemon_that_is_killed_again_and_again() {
+    let mut kept = Kept::tiny();
+    let victims: Vec<Victim> = (1..3)
+        .map(|seed| Victim::start(&kept.keeper, &format!("churn {seed}")))
+        .collect();
+    for _ in 0..5 {
+        kept.kill(Signal::SIGKILL);
+        let mut admin = admin(&kept.keeper).await;
+        verify(&mut admin).await;
+        // The next one serves, whoever comes.
+        let client = attach(&kept);
+        drop(take_marked(&client, 10));
+        // A row of daemons that die at once would be taken for one that cannot recover.
+        let end = tokio::time::Instant::now() + support::DEADLINE;
+        while uptime_ms(&mut admin).await < 1500 {
+            assert!(tokio::time::Instant::now() < end, "time stands still");
+            // tidy: sleep: between two looks at a condition that has a deadline
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    for victim in victims {
+        assert!(victim.end().success());
+    }
+    let mut admin = admin(&kept.keeper).await;
+    until_lent(&mut admin, 0).await;
+    let status = admin.get_status(v1::GetStatusRequest::default()).await;
+    assert_eq!(status.unwrap().into_inner().nr_misuses, 0);
+    kept.end();
+}
+
+async fn uptime_ms(admin: &mut v1::admin_client::AdminClient<tonic::transport::Channel>) -> u64 {
+    let status = admin.get_status(v1::GetStatusRequest::default()).await;
+    status.unwrap().into_inner().uptime_ms
+}
+
+#[tokio::test]
+async fn a_client_that_dies_while_no_daemon_is_there_is_found_dead() {
+    let mut kept = Kept::tiny();
+    let victim = Victim::start(&kept.keeper, "steady 200");
+    send_signal(kept.daemon_pid(), Signal::SIGKILL);
+    victim.kill();
+    kept.keeper.wait_for_line("ready");
+    let mut admin = admin(&kept.keeper).await;
+    until_lent(&mut admin, 0).await;
+    kept.end();
+}
+
+#[test]
+fn a_damaged_state_is_held_and_said_and_nothing_is_lent() {
+    let kept = Kept::tiny();
+    let client = attach(&kept);
+    let pages = take_marked(&client, 10);
+    // The keeper's descriptor of the state, written over by somebody who may.
+    let fds = format!("/proc/{}/fd", kept.keeper.pid());
+    let state = std::fs::read_dir(fds).unwrap().find_map(|entry| {
+        let path = entry.unwrap().path();
+        let target = std::fs::read_link(&path).ok()?;
+        target.to_str()?.contains("hugepool-state").then_some(path)
+    });
+    let file = std::fs::OpenOptions::new().write(true).open(state.unwrap());
+    use std::os::unix::fs::FileExt as _;
+    file.unwrap().write_at(b"garbage!", 0).unwrap();
+    let before = kept.daemon_pid();
+    send_signal(before, Signal::SIGKILL);
+    until("another one has started", || kept.daemon_pid() != before);
+    let short = client.with_deadline(Duration::from_millis(50));
+    assert_eq!(short.alloc_exact(1000).unwrap_err(), Shortfall::DaemonAway);
+    check_marks(&pages);
+    let log = kept.end();
+    assert!(log.contains("sealed: this is no state segment"), "{log}");
+}

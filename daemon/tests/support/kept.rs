@@ -1,0 +1,93 @@
+//! A daemon with a keeper, and what it takes to kill it again and again.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::path::Path;
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+
+use super::{Daemon, TINY, send_signal, until};
+
+/// A keeper and its daemon; both end with it.
+pub struct Kept {
+    pub keeper: Daemon,
+    is_over: bool,
+}
+
+impl Kept {
+    /// Starts [`TINY`] with a keeper, and waits until clients can attach.
+    pub fn tiny() -> Kept {
+        Kept::start(TINY, None)
+    }
+
+    /// The same; the first daemon is killed when it has done this step so often.
+    pub fn dying_at(step: &str) -> Kept {
+        Kept::start(TINY, Some(step))
+    }
+
+    pub fn start(args: &[&str], step: Option<&str>) -> Kept {
+        let dir = tempfile::Builder::new()
+            .prefix("hugepool-")
+            .tempdir()
+            .unwrap();
+        let path = dir.path().join("run");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hugepoold"));
+        command
+            .args(["--keeper", "--runtime-dir"])
+            .arg(&path)
+            .args(args);
+        if let Some(step) = step {
+            command.env("HUGEPOOLD_TEST_DIE_AT", step);
+        }
+        let mut keeper = Daemon::spawn_command(&path, command);
+        keeper.adopt_dir(dir);
+        keeper.wait_for_line("ready");
+        let is_over = false;
+        Kept { keeper, is_over }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.keeper.path()
+    }
+
+    /// The daemon that runs now.
+    pub fn daemon_pid(&self) -> u32 {
+        let mut pid = None;
+        // The next one may just be writing its own.
+        until("a daemon has the lock", || {
+            let lock = std::fs::read_to_string(self.path().join("hugepoold.lock"));
+            pid = lock.ok().and_then(|text| text.trim().parse().ok());
+            pid.is_some()
+        });
+        pid.unwrap()
+    }
+
+    /// Kills the daemon and waits until the next one serves.
+    #[track_caller]
+    pub fn kill(&mut self, signal: Signal) {
+        send_signal(self.daemon_pid(), signal);
+        self.keeper.wait_for_line("ready");
+    }
+
+    /// Ends both, as SIGTERM does; all that was said.
+    pub fn end(mut self) -> String {
+        self.is_over = true;
+        self.keeper.signal(Signal::SIGTERM);
+        let (status, log) = self.keeper.wait();
+        assert!(status.success(), "{status}: {log}");
+        log
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if !self.is_over && self.keeper.is_running() {
+            // Asked, it takes its daemon along; killed, it would leave it behind.
+            self.keeper.signal(Signal::SIGTERM);
+            let keeper = &mut self.keeper;
+            if !std::thread::panicking() {
+                until("the keeper has ended", || !keeper.is_running());
+            }
+        }
+    }
+}
