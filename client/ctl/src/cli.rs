@@ -88,6 +88,12 @@ Examples:
   hugepoolctl bench reclaim -J
   hugepoolctl --runtime-dir /run/hugepool bench reclaim --reps 3")]
     Bench {
+        /// Draws nanoseconds a page against n into this folder, as pair.svg
+        #[arg(long, value_name = "DIR", global = true)]
+        plot: Option<PathBuf>,
+        /// A peer's figures for the picture: a file with a JSON object a line
+        #[arg(long, value_name = "FILE", global = true, requires = "plot")]
+        peer: Option<PathBuf>,
         #[command(subcommand)]
         bench: Bench,
     },

@@ -72,7 +72,13 @@ async fn run(cli: Cli) -> Result<Outcome, Failure> {
     match cli.noun {
         Noun::Asked(asked) => ask(asked, runtime_dir, &out).await,
         Noun::Stats { offline } => stats::show(offline, runtime_dir, &out).await,
-        Noun::Bench { bench } => bench::run(bench, runtime_dir, &out).await,
+        Noun::Bench { plot, peer, bench } => {
+            let plot = plot.as_deref().map(|dir| bench::plot::Plot {
+                dir,
+                peer: peer.as_deref(),
+            });
+            bench::run(bench, plot, runtime_dir, &out).await
+        }
         Noun::BenchVictim { nr_pages } => bench::victim::hold(nr_pages, runtime_dir),
         Noun::BenchPinner { nr_pages } => bench::pinner::pin(nr_pages, runtime_dir),
         Noun::Config { verb } => config::run(&verb, runtime_dir, &out),

@@ -13,6 +13,7 @@ mod environment;
 mod hotadd;
 mod offline;
 pub mod pinner;
+pub mod plot;
 mod reclaim;
 mod report;
 mod restart;
@@ -34,7 +35,7 @@ use crate::{
     output::{Output, equation},
 };
 
-use self::{daemon::Daemon, report::Report};
+use self::{daemon::Daemon, plot::Plot, report::Report};
 
 /// How long a call may take before a bench gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -42,6 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Runs one bench.
 pub async fn run(
     bench: Bench,
+    plot: Option<Plot<'_>>,
     runtime_dir: Option<&Path>,
     out: &Output,
 ) -> Result<Outcome, Failure> {
@@ -101,6 +103,9 @@ async fn conclude(
     )?;
     if let Some(own) = own {
         own.stop()?;
+    }
+    if let Some(plot) = plot {
+        plot.draw(&report.into_lines())?;
     }
     Ok(if ok { Outcome::Done } else { Outcome::Broken })
 }

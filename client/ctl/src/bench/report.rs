@@ -1,5 +1,7 @@
 //! One line a case: JSON, or the same for people.
 
+use std::cell::RefCell;
+
 use serde_json::{Map, Value, json};
 
 use crate::{outcome::Failure, output::Output};
@@ -9,11 +11,19 @@ use crate::{outcome::Failure, output::Output};
 pub struct Report<'a> {
     out: &'a Output,
     bench: &'static str,
+    /// What was printed.
+    lines: RefCell<Vec<Map<String, Value>>>,
 }
 
 impl<'a> Report<'a> {
     pub fn new(out: &'a Output, bench: &'static str) -> Report<'a> {
-        Report { out, bench }
+        let lines = RefCell::default();
+        Report { out, bench, lines }
+    }
+
+    /// All that was printed.
+    pub fn into_lines(self) -> Vec<Map<String, Value>> {
+        self.lines.into_inner()
     }
 
     /// Prints one object, with the name of the bench in front.
@@ -22,6 +32,7 @@ impl<'a> Report<'a> {
         if let Value::Object(fields) = fields {
             line.extend(fields);
         }
+        self.lines.borrow_mut().push(line.clone());
         if self.out.is_json() {
             self.out.json_line(&Value::Object(line))
         } else {
