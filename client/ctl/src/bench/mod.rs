@@ -85,7 +85,11 @@ pub async fn run(
         // It kills its daemons itself.
         Bench::Restart { .. } => {}
     }
-    conclude(&mut admin, own, &report).await
+    let outcome = conclude(&mut admin, own, &report).await?;
+    if let Some(plot) = plot {
+        plot.draw(&report.into_lines())?;
+    }
+    Ok(outcome)
 }
 
 /// The daemon's verdict on its own books, and the end of a daemon of the bench's own.
@@ -103,9 +107,6 @@ async fn conclude(
     )?;
     if let Some(own) = own {
         own.stop()?;
-    }
-    if let Some(plot) = plot {
-        plot.draw(&report.into_lines())?;
     }
     Ok(if ok { Outcome::Done } else { Outcome::Broken })
 }
