@@ -77,12 +77,12 @@ impl Engine {
         let mut next: Option<Now> = None;
         for zone in 0..self.custody.zones.len() {
             let level = self.look(zone);
-            let mut due = self.tell_pressure(zone, level, now);
+            let mut due = self.tell_pressure(zone, now);
             if level != Pressure::None && now >= self.balance.stands[zone].not_before {
                 let goes_on = self.step(zone, now, outside);
                 let level = self.look(zone);
                 let goes_on = goes_on.filter(|_| level != Pressure::None);
-                due = [goes_on, self.tell_pressure(zone, level, now)]
+                due = [goes_on, self.tell_pressure(zone, now)]
                     .into_iter()
                     .flatten()
                     .min();
@@ -108,7 +108,8 @@ impl Engine {
         Some(stands.collect())
     }
 
-    /// How short a zone is now, and what follows for lanes.
+    /// How short a zone is now, pages claimed from foreign pageblocks included, and what follows for
+    /// lanes.
     fn look(&mut self, at: usize) -> Pressure {
         let zone = self.custody.zones.zone(at);
         let stand = &mut self.balance.stands[at];
@@ -171,9 +172,22 @@ impl Engine {
         None
     }
 
-    /// Tells of a change. Returns when one that is not worth telling yet is.
-    fn tell_pressure(&mut self, at: usize, level: Pressure, now: Now) -> Option<Now> {
+    /// Tells of a change, by the marks as they are: that pages were claimed from foreign pageblocks
+    /// is no client's affair. Returns when a change that is not worth telling yet is.
+    fn tell_pressure(&mut self, at: usize, now: Now) -> Option<Now> {
         let stand = &mut self.balance.stands[at];
+        let zone = self.custody.zones.zone(at);
+        let (free, marks) = (zone.free_pages(), zone.watermarks());
+        let goal = if stand.told == Pressure::None {
+            marks.low
+        } else {
+            marks.high.min(zone.counts().managed)
+        };
+        let level = match zone.pressure() {
+            Pressure::Low if free >= goal => Pressure::None,
+            Pressure::None if free < goal => Pressure::Low,
+            level => level,
+        };
         if level == stand.told {
             return None;
         }
@@ -182,13 +196,11 @@ impl Engine {
             return Some(tell_at);
         }
         (stand.told, stand.told_at) = (level, now);
-        let zone = self.custody.zones.zone(at);
-        let marks = zone.watermarks();
         let text = format!(
             "zone {}: pressure {}: {} pages free, min {} low {} high {}",
             self.custody.zones.settings(at).name,
             level.name(),
-            zone.free_pages(),
+            free,
             marks.min,
             marks.low,
             marks.high

@@ -6,7 +6,9 @@ mod support;
 #[path = "support/movable.rs"]
 mod tenants;
 
-use hugepool_engine::{AllocBulk, AllocOutcome, ClientId, Command, Defaults, Shortfall};
+use hugepool_engine::{
+    AllocBulk, AllocOutcome, ClaimedRun, ClientId, Command, Defaults, FreeBulk, Shortfall,
+};
 use hugepool_mm::{Migratetype, Pressure, ZoneKind};
 use hugepool_shm::raw::RawMigratetype;
 
@@ -237,5 +239,55 @@ fn movable_requests_fall_back_to_a_normal_zone_that_keeps_some_back() {
     assert_eq!(normal.pages.free, normal.watermarks.min + reserve);
     let unmovable = ask(&mut rig, Migratetype::Unmovable);
     assert_eq!(u64::from(unmovable.nr_blocks), reserve);
+    rig.verify();
+}
+
+#[test]
+fn pages_claimed_from_foreign_pageblocks_raise_no_alarm() {
+    let mut rig = rig();
+    let stranger = rig.tenant(1);
+    let marks = rig.engine.list_zones()[0].watermarks;
+    let movable = AllocBulk {
+        migratetype: Migratetype::Movable,
+        is_urgent: true,
+        ..alloc(0, u32::try_from(ZONE_PAGES).unwrap())
+    };
+    let AllocOutcome::Done(all) = rig.alloc_bulk(stranger.id, &movable) else {
+        panic!("nobody waits")
+    };
+    rig.poll();
+    // Half of each of some pageblocks is free again: enough to be above high. For another type there
+    // are two whole pageblocks, and then parts of these.
+    let mut runs = Vec::new();
+    for run in &all.runs {
+        for at in 0..run.nr_blocks {
+            let pfn = run.first.get() + at;
+            if pfn % 32 < 16 && pfn < 32 * 20 {
+                runs.push(ClaimedRun {
+                    first_pfn: pfn,
+                    nr_blocks: 1,
+                    order: 0,
+                    generation: run.generation,
+                });
+            }
+        }
+    }
+    let freed = FreeBulk {
+        request_id: 0,
+        acknowledged: 0,
+        runs,
+    };
+    let reply = rig.engine.free_bulk(stranger.id, &freed).unwrap();
+    assert_eq!(reply.nr_blocks, 20 * 16);
+    rig.advance(1000);
+    rig.advance(1000);
+    let before = told(&rig).len();
+    assert_eq!(told(&rig).last().map(String::as_str), Some("pressure none"));
+    for _ in 0..13 {
+        assert_eq!(rig.alloc(stranger.id, 3, 1).nr_blocks, 1);
+        rig.poll();
+    }
+    assert!(free(&rig) > marks.high);
+    assert_eq!(told(&rig).len(), before, "{:?}", told(&rig));
     rig.verify();
 }
