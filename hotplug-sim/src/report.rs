@@ -1,5 +1,6 @@
 //! `hotplug-sim report`: a run's tables and pictures as one HTML page that needs nothing else.
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -57,7 +58,11 @@ pub fn run(args: &ReportArgs) -> ExitCode {
     };
     let notes = loaded.host.notes.clone();
     let mut runner = Runner::new(loaded.host, loaded.options);
+    if std::io::stderr().is_terminal() {
+        runner.show_progress(command::nr_units(&loaded.scenario));
+    }
     let stopped = runner.run(&loaded.scenario);
+    runner.hide_progress();
     let page = match page(&loaded.scenario, &notes, &runner, stopped.as_ref().err()) {
         Ok(page) => page,
         Err(error) => return usage(error.to_string()),

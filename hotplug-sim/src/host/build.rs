@@ -257,7 +257,7 @@ impl Builder<'_> {
         let mut unplaced = vec![0_u64; self.plan.geometry.nr_orders()];
         for mt in Migratetype::ALL {
             for (order, &nr) in lists.blocks[mt.index()].iter().enumerate().rev() {
-                for _ in 0..nr {
+                for placed in 0..nr {
                     let page = regions[mt.index()].place(order, prng).or_else(|| {
                         Migratetype::ALL
                             .iter()
@@ -265,7 +265,11 @@ impl Builder<'_> {
                     });
                     match page {
                         Some(page) => self.free(page, order),
-                        None => unplaced[order] += 1,
+                        // Nothing of this order fits any more.
+                        None => {
+                            unplaced[order] += nr - placed;
+                            break;
+                        }
                     }
                 }
             }

@@ -3,7 +3,11 @@
 
 use hugepool_mm::{Geometry, Migratetype, ZoneKind};
 
+use super::plan::MOST_PAGES;
 use crate::import::machine::MachineZone;
+
+/// Orders above this one are not believed.
+const MOST_ORDERS: usize = 32;
 
 /// Types of the kernel whose pageblocks are kept for urgent requests, not handed out.
 const SET_ASIDE: [&str; 2] = ["HighAtomic", "Reserve"];
@@ -153,6 +157,7 @@ pub fn of(
         let nr = value
             .as_integer()
             .and_then(|nr| u64::try_from(nr).ok())
+            .map(|nr| nr.min(MOST_PAGES))
             .unwrap_or(0);
         let mt = if SET_ASIDE.contains(&name.as_str()) {
             Migratetype::Unmovable
@@ -172,7 +177,9 @@ pub fn of(
     };
     let blocks: Vec<u64> = blocks
         .iter()
-        .map(|nr| u64::try_from(*nr).unwrap_or(0))
+        .enumerate()
+        .take(MOST_ORDERS)
+        .map(|(order, nr)| believable(order, *nr))
         .collect();
     if kind == ZoneKind::Movable {
         lists.is_typed = true;
@@ -205,14 +212,15 @@ fn share(lists: &mut Lists, blocks: &[u64], geometry: Geometry) {
     lists.add(Migratetype::Movable, &movable, max_order);
 }
 
+/// A count of free blocks; no more than a zone can have.
+fn believable(order: usize, nr: i64) -> u64 {
+    u64::try_from(nr).unwrap_or(0).min(MOST_PAGES >> order)
+}
+
 fn numbers(value: &toml::Value) -> Vec<u64> {
     let items = value.as_array().map_or(&[][..], Vec::as_slice);
-    items
-        .iter()
-        .map(|item| {
-            item.as_integer()
-                .and_then(|nr| u64::try_from(nr).ok())
-                .unwrap_or(0)
-        })
+    let numbers = items.iter().enumerate().take(MOST_ORDERS);
+    numbers
+        .map(|(order, item)| believable(order, item.as_integer().unwrap_or(0)))
         .collect()
 }

@@ -37,7 +37,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    fn new(word: &'static str, what: String) -> Refused {
+    pub(super) fn new(word: &'static str, what: String) -> Refused {
         Refused {
             word,
             what,

@@ -14,6 +14,10 @@ use crate::import::machine::{Machine, MachineDevice, MachineZone};
 /// The most pages that a zone can reach over (16 TiB of 4 KiB pages).
 pub const MOST_PAGES: u64 = 1 << 32;
 
+/// No machine has a page beyond this one (2^44 of them are 64 PiB of the smallest): what a
+/// description says above is not believed.
+const FARTHEST: u64 = 1 << 44;
+
 /// The end of the first MiB of a PC, in pages.
 const LOW_END: u64 = 256;
 
@@ -90,6 +94,7 @@ pub enum PlanError {
 pub fn plan(machine: &Machine) -> Result<Plan, PlanError> {
     let mut notes = Vec::new();
     let geometry = geometry(machine, &mut notes)?;
+    let machine = &believable(machine, geometry, &mut notes);
     let page_bytes = geometry.page_bytes();
     let section_pages = u64::from(geometry.section_pages());
     let ram = ram(machine, page_bytes);
@@ -280,15 +285,55 @@ fn min_free_kib(machine: &Machine, page_bytes: u64) -> Option<u64> {
     let sum: i64 = normal
         .filter_map(|zone| zone.min)
         .filter(|min| *min > 0)
-        .sum();
+        .fold(0, i64::saturating_add);
     u64::try_from(sum)
         .ok()
-        .filter(|sum| *sum > 0)
-        .map(|pages| pages * (page_bytes >> 10))
+        .filter(|sum| (1..=MOST_PAGES).contains(sum))
+        .map(|pages| pages.saturating_mul(page_bytes >> 10))
 }
 
 fn count(value: Option<i64>) -> Option<u64> {
-    value.and_then(|value| u64::try_from(value).ok())
+    value
+        .and_then(|value| u64::try_from(value).ok())
+        .filter(|pages| *pages <= FARTHEST)
+}
+
+/// The description without what no machine can have, which is said.
+fn believable(machine: &Machine, geometry: Geometry, notes: &mut Vec<String>) -> Machine {
+    let mut machine = machine.clone();
+    let most_blocks = FARTHEST / u64::from(geometry.section_pages());
+    let most_bytes = FARTHEST.saturating_mul(geometry.page_bytes());
+    let mut left_out = |what: &str, nr: usize| {
+        if nr > 0 {
+            notes.push(format!("{nr} {what} beyond all bounds: left out"));
+        }
+    };
+    let before = machine.blocks.len();
+    machine.blocks.retain(|blocks| {
+        blocks.last < most_blocks
+            && blocks.last - blocks.first < MOST_PAGES / u64::from(geometry.section_pages())
+    });
+    left_out("runs of memory blocks", before - machine.blocks.len());
+    let before = machine.ram.len();
+    machine.ram.retain(|ram| ram.end_byte <= most_bytes);
+    left_out("ranges of memory", before - machine.ram.len());
+    let before = machine.devices.len();
+    let most_device = MOST_PAGES * geometry.page_bytes();
+    machine.devices.retain(|device| {
+        device.size_bytes.unwrap_or(0) <= most_device
+            && device.address.unwrap_or(0) <= most_bytes - most_device
+    });
+    left_out("devices", before - machine.devices.len());
+    let before = machine.zones.len();
+    machine.zones.retain(|zone| {
+        let pages = [zone.present, zone.managed, zone.free]
+            .into_iter()
+            .filter_map(count)
+            .max();
+        zone.start_pfn.unwrap_or(0) <= FARTHEST && pages.unwrap_or(0) <= MOST_PAGES
+    });
+    left_out("zones", before - machine.zones.len());
+    machine
 }
 
 fn plan_zone(
@@ -418,7 +463,7 @@ fn count_pageblocks(zone: &MachineZone) -> u64 {
     let counts = zone.pageblocks_by_type.values();
     counts
         .filter_map(|count| u64::try_from(count.as_integer()?).ok())
-        .sum()
+        .fold(0, |sum, nr| (sum + nr.min(MOST_PAGES)).min(MOST_PAGES))
 }
 
 /// The parts of ranges that lie in a span, joined where they touch.

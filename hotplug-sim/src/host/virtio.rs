@@ -222,12 +222,20 @@ impl Host {
         records: Records,
     ) -> Result<u64, Refused> {
         let section = self.section_of(device, subblock);
-        if !self.sections.contains_key(&section) {
-            let node = self.devices[device].node;
+        let is_new = !self.sections.contains_key(&section);
+        let node = self.devices[device].node;
+        if is_new {
             self.add(section, node, records)?;
-            let zone = self.zone_for(node, kind).expect("each node has both zones");
-            if let Err(refused) = self.online(section, zone, OnlineOrder::Pageblock) {
-                self.remove(section).expect("it was just added");
+        }
+        if self.sections[&section].zones.is_empty() {
+            let online = self
+                .zone_for(node, kind)
+                .map_err(|what| Refused::new("zone", what))
+                .and_then(|zone| self.online(section, zone, OnlineOrder::Pageblock));
+            if let Err(refused) = online {
+                if is_new {
+                    self.remove(section).expect("it was just added");
+                }
                 return Err(refused);
             }
             self.hold_section(device, section);
@@ -284,11 +292,12 @@ impl Host {
             self.devices[device].plugged[subblock] = false;
             return Ok(nr_moved);
         }
-        let (at, pieces) = self
-            .pieces(device, subblock)
-            .expect("a plugged sub-block is online");
-        let zone = u16::try_from(at).expect("few zones");
         let section = self.section_of(device, subblock);
+        let Some((at, pieces)) = self.pieces(device, subblock) else {
+            let what = format!("block {section} is not online");
+            return Err(Refused::new("offline", what));
+        };
+        let zone = u16::try_from(at).expect("few zones");
         let mut nr_moved = 0;
         let mut taken: Vec<(Pfn, Order)> = Vec::new();
         for &(pfn, order) in &pieces {

@@ -192,13 +192,13 @@ impl Runner {
         let done = if is_online {
             self.host.offline(block).map(drop)
         } else {
-            let zone = self
-                .host
-                .zone_for(node, ZoneKind::Movable)
-                .expect("each node has both zones");
-            self.host
-                .online(block, zone, OnlineOrder::Pageblock)
-                .map(drop)
+            match self.host.zone_for(node, ZoneKind::Movable) {
+                Ok(zone) => self
+                    .host
+                    .online(block, zone, OnlineOrder::Pageblock)
+                    .map(drop),
+                Err(_) => return What::Nothing,
+            }
         };
         counts.hotplugs += u64::from(done.is_ok());
         counts.refused += u64::from(done.is_err());
