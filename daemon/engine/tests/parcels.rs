@@ -4,7 +4,8 @@
 //! Seen to fail: custody moved without looking at the generation (a late claim gets the page that
 //! its sender has again); the scan at a burial left out (pages of the dead taker stay the
 //! sender's); the closing of offered parcels left out (a posthumous claim wins); the notice of a
-//! parcel that was settled unasked taken for misuse.
+//! parcel that was settled unasked taken for misuse; a page that comes before its notice taken for
+//! misuse.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -165,6 +166,22 @@ fn a_chain_is_settled_though_its_transit_words_are_scribbled_over() {
     assert_eq!((held(&rig, &a), held(&rig, &b), held(&rig, &c)), (0, 0, 3));
     c.put_home(0, &at_c);
     rig.service();
+    assert_eq!(rig.engine.status().nr_misuses, 0);
+    rig.verify();
+}
+
+#[test]
+fn a_page_freed_in_one_lane_waits_for_its_notice_in_another() {
+    let (mut rig, [mut a, b, _]) = rig();
+    let pages = take(&mut rig, &a, 3);
+    let ticket = a.hand_over(0, &pages);
+    let got = b.take(&a, ticket).unwrap();
+    // Nothing tells of it but the notice, and that is met last.
+    b.word(ticket).offer(77);
+    b.put_home(0, &got);
+    b.tell(1, ticket, Done::Kept);
+    rig.serve(&b);
+    assert_eq!((held(&rig, &a), held(&rig, &b)), (0, 0));
     assert_eq!(rig.engine.status().nr_misuses, 0);
     rig.verify();
 }

@@ -317,7 +317,7 @@ impl Player {
 
 #[test]
 fn whatever_is_told_in_whatever_order_each_page_is_with_one() {
-    for seed in 1..=400_u64 {
+    for seed in 1..=200_u64 {
         let mut game = Game::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         for nr in 0..300 {
             game.step();
