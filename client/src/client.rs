@@ -267,6 +267,12 @@ impl Client {
         self.inner.lanes.put_list(&mut list);
     }
 
+    /// Frees what is in the list, in as few moves as its order allows, and leaves it empty.
+    #[inline]
+    pub fn free_pages_bulk_list(&self, pages: &mut Vec<Page>) {
+        self.inner.lanes.put_list(pages);
+    }
+
     /// Frees what is in the slots, in as few moves as their order allows, and leaves them empty.
     #[inline]
     pub fn free_pages_bulk_array(&self, slots: &mut [Option<Page>]) {

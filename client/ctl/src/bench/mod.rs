@@ -8,11 +8,13 @@ mod allocator;
 mod attach;
 mod bulk;
 mod compact;
+pub mod consumer;
 mod daemon;
 mod environment;
 mod hotadd;
 mod offline;
 pub mod pinner;
+mod pipeline;
 pub mod plot;
 mod reclaim;
 mod report;
@@ -76,6 +78,7 @@ pub async fn run(
             attach::run(reps, dir, zone_bytes, &report)?;
         }
         Bench::Rpc { reps } => rpc::run(reps, dir, &report).await?,
+        Bench::Pipeline { reps } => pipeline::run(reps, dir, &report)?,
         Bench::Hotadd { reps } => {
             hotadd::run(reps, dir, own.is_some(), &mut admin, &report).await?;
         }
