@@ -57,9 +57,12 @@ impl Store {
     /// store, or when it cannot be asked.
     pub fn barrier(&self) -> Option<OwnedFd> {
         self.way.as_ref()?;
-        let (ours, theirs) = nix::unistd::pipe2(OFlag::O_CLOEXEC).ok()?;
-        match self.send("BARRIER=1", Some(theirs.as_fd())) {
-            Ok(()) => Some(ours),
+        let asked = nix::unistd::pipe2(OFlag::O_CLOEXEC).and_then(|(ours, theirs)| {
+            self.send("BARRIER=1", Some(theirs.as_fd()))?;
+            Ok(ours)
+        });
+        match asked {
+            Ok(ours) => Some(ours),
             Err(errno) => {
                 tracing::error!(%errno, "the store cannot be waited for");
                 None

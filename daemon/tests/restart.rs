@@ -128,7 +128,7 @@ async fn one_life(kept: &Kept) {
     client.free_pages_bulk(pages.split_off(100));
     pages.extend(take_marked(&client, 700));
     // Sections leave and come back; what the daemon that dies has begun is begun anew.
-    for section in 2..4 {
+    for section in 16..18 {
         let end = tokio::time::Instant::now() + support::DEADLINE;
         while !comes_and_goes(kept, section).await {
             assert!(tokio::time::Instant::now() < end, "section {section}");
@@ -187,11 +187,12 @@ async fn comes_and_goes(kept: &Kept, section: u32) -> bool {
 
 #[tokio::test]
 async fn a_daemon_killed_after_any_of_its_steps_loses_nothing() {
+    let mut alive = Vec::new();
     for step in [
         "journal.noted:3",
         "lend.cell:70",
-        "grant.slots:2",
-        "grant.cursor:3",
+        "grant.slots",
+        "grant.cursor",
         "settle.cells:4",
         "settle.cursor:5",
         "home.cell:30",
@@ -204,16 +205,16 @@ async fn a_daemon_killed_after_any_of_its_steps_loses_nothing() {
         "recall.tail:4",
         "recall.emptied",
         "recall.open",
-        "intent.noted:2",
-        "move.closed:3",
-        "move.copied:4",
-        "move.opened:5",
-        "move.handed:6",
-        "move.cells:7",
+        "intent.noted",
+        "move.closed",
+        "move.copied:2",
+        "move.opened:3",
+        "move.handed:2",
+        "move.cells:3",
         "attach.placed",
         "attach.stored",
     ] {
-        let mut kept = Kept::dying_at(step);
+        let kept = Kept::dying_at(step);
         one_life(&kept).await;
         let mut admin = admin(&kept.keeper).await;
         until_lent(&mut admin, 0).await;
@@ -221,9 +222,11 @@ async fn a_daemon_killed_after_any_of_its_steps_loses_nothing() {
         assert_eq!(pages.lent, 0, "{step}");
         let status = admin.get_status(v1::GetStatusRequest::default()).await;
         assert_eq!(status.unwrap().into_inner().nr_misuses, 0, "{step}");
-        kept.kill(Signal::SIGKILL);
-        kept.end();
+        if !kept.end().contains("started again") {
+            alive.push(step);
+        }
     }
+    assert!(alive.is_empty(), "no daemon came to {alive:?}");
 }
 
 #[tokio::test]

@@ -58,6 +58,8 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_eventfd2,
     libc::SYS_futex,
     libc::SYS_pidfd_open,
+    // For the descriptor store's barrier.
+    libc::SYS_pipe2,
     libc::SYS_pidfd_send_signal,
     libc::SYS_ppoll,
     libc::SYS_restart_syscall,
