@@ -100,14 +100,17 @@ impl Daemon {
         daemon.wait_for("ready").map(|_| daemon)
     }
 
-    /// Waits for a line that has these words in it; says when it came.
+    /// Waits for a line that is these words or has them as words of their own; says when it came.
     pub fn wait_for(&self, words: &str) -> Result<Instant, Failure> {
         let end = Instant::now() + START_TIMEOUT;
         let mut last = String::new();
         loop {
             let left = end.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
-                Ok((at, line)) if line.contains(words) => return Ok(at),
+                // "already" is another word.
+                Ok((at, line)) if line.trim() == words || line.contains(&format!(" {words} ")) => {
+                    return Ok(at);
+                }
                 Ok((_, line)) if line.trim().is_empty() => {}
                 Ok((_, line)) => last = line,
                 Err(RecvTimeoutError::Disconnected) => {
