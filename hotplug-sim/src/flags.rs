@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::ask::AskArgs;
+use crate::fleet::command::FleetArgs;
 use crate::import::format::Format;
 use crate::live::client::ClientArgs;
 use crate::live::drive::DriveArgs;
@@ -46,6 +47,8 @@ pub enum Command {
     Minimize(MinimizeArgs),
     /// Run a machine or a scenario, and write its tables and pictures as one HTML page.
     Report(ReportArgs),
+    /// Simulate many hosts and a pool of memory that they share, under several policies.
+    Fleet(FleetArgs),
     /// Measure the four ideas that the allocator grew from, beside what others measured.
     Seeds(SeedsArgs),
 }

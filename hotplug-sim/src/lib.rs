@@ -14,6 +14,7 @@ mod calls;
 mod checker;
 mod clients;
 pub mod flags;
+pub mod fleet;
 pub mod host;
 mod hostile;
 pub mod import;

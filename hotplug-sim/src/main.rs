@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         Command::Run(args) => hotplug_sim::run::run(&args),
         Command::Report(args) => hotplug_sim::report::run(&args),
         Command::Minimize(args) => hotplug_sim::scenario::command::run_minimize(&args),
+        Command::Fleet(args) => hotplug_sim::fleet::command::run(&args),
         Command::Seeds(args) => hotplug_sim::seeds::run(&args),
     }
 }

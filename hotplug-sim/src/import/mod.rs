@@ -5,7 +5,7 @@
 //! takes off prefixes, [`read`] offers each line to the parsers (one file for each family),
 //! which write a [`draft`] in the units of the source; [`finish`] turns it into the [`model`]
 //! once the [`page_size`] is known, and [`merge`] makes one of several. [`machine`] is the
-//! file that a simulation starts from.
+//! file that a simulation starts from, and [`examine`](mod@examine) what fuzzers call.
 //!
 //! Nothing here panics on any input and nothing is silently dropped: a line that no parser
 //! knows is a diagnostic with its number.
@@ -24,6 +24,7 @@ mod daxctl;
 mod draft;
 pub mod event;
 pub mod events;
+pub mod examine;
 mod finish;
 pub mod format;
 mod ftrace;
