@@ -352,11 +352,12 @@ mod tests {
     use super::*;
     use crate::world::World;
 
-    /// Runs of some seeds, until each kind of compaction has moved something.
+    /// Runs of some seeds, until each kind of compaction has moved something. One for a request is
+    /// rare, in one of some sixty seeds; the first is one where it comes soon.
     #[test]
     fn memory_is_compacted_for_whoever_wants_it() {
         let mut whys = vec!["asked for", "for a request", "in the background"];
-        for seed in 0..200 {
+        for seed in 220..1000 {
             let mut world = World::new(seed, false).unwrap();
             for step in 0..3000 {
                 world.step(step).unwrap();

@@ -109,6 +109,11 @@ impl Demand {
         self.wanted > 0
     }
 
+    /// What was cached for it was taken back: nothing is given ahead until some is missed again.
+    pub fn rest(&mut self) {
+        self.is_active = false;
+    }
+
     /// How many blocks to lend to a lane with so many grants; 0 mostly.
     pub fn refill(&mut self, nr_grants: u32, bounds: &Bounds) -> u32 {
         if !self.is_hungry(nr_grants, bounds) {

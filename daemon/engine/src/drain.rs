@@ -6,7 +6,7 @@ use crate::Engine;
 use crate::command::{CommandError, Reply};
 use crate::events::About;
 use crate::id::{ClientId, Now, OperationId};
-use crate::lanes::PATIENCE;
+use crate::lanes::{Lane, PATIENCE};
 use crate::operation::{MAX_RUNNING, Operation, Step};
 use crate::outside::{Effect, Outside};
 use crate::recall::{is_pending, is_stuck};
@@ -33,6 +33,16 @@ impl Engine {
         let deadline = now.saturating_add(timeout.unwrap_or(PATIENCE));
         let mut operation = self.new_drain(OperationKind::Drain, clients, now, deadline)?;
         let nr_pages = self.recall(&operation.rounds.clients, now, outside);
+        // What was drained stays away until it is missed, also from clients that were busy.
+        for &id in &operation.rounds.clients {
+            if let Some(link) = self
+                .clients
+                .get_mut(id)
+                .and_then(|client| client.link.as_mut())
+            {
+                link.lanes.iter_mut().for_each(Lane::rest);
+            }
+        }
         operation.recalled = Some(Recalled {
             nr_pages,
             ..Recalled::default()

@@ -210,8 +210,16 @@ impl Lane {
         }
         self.daemon.close();
         self.gate = Gate::Closing { since: now };
+        if self.is_idle() {
+            self.rest();
+        }
         self.ticks_idle = 0;
         true
+    }
+
+    /// Nothing is given to it ahead of use, until something is missed in it.
+    pub fn rest(&mut self) {
+        self.demands.iter_mut().for_each(Demand::rest);
     }
 
     /// Takes what can be taken from a closed lane, has `settle` settle it, and opens the lane when

@@ -5,8 +5,9 @@ mod support;
 
 use hugepool_engine::{ClientState, Command, LaneState, NoOutside, OperationState};
 use hugepool_shm::lane_client::Miss;
+use hugepool_shm::raw::RawPage;
 use hugepool_shm::scribble::LaneWord;
-use support::{PAGE, Rig, movable};
+use support::{PAGE, Rig, Tenant, movable};
 
 #[test]
 fn a_page_goes_the_whole_way_and_comes_home() {
@@ -138,6 +139,53 @@ fn a_recall_takes_unused_pages_from_a_client_that_does_nothing() {
     // The lane is open again and starts anew.
     assert_eq!(tenant.take_there(0, PAGE, 1).1, Some(Miss::Empty));
     assert_eq!(rig.take(&tenant, 0, PAGE, 5).len(), 5);
+    rig.verify();
+}
+
+/// Seen to fail: the next visit gave the lane as much again.
+#[test]
+fn what_was_drained_stays_away_until_it_is_missed() {
+    let mut rig = Rig::new(4);
+    let tenant = rig.tenant(1);
+    let held = rig.take(&tenant, 0, PAGE, 30);
+    rig.operate(Command::DrainLanes {
+        slot: None,
+        timeout: None,
+    });
+    stays_without(&mut rig, &tenant, held);
+}
+
+/// Seen to fail: a client that was stopped, or slept, was given as much again.
+#[test]
+fn what_was_recalled_from_who_does_nothing_stays_away_until_it_is_missed() {
+    let mut rig = Rig::new(4);
+    let tenant = rig.tenant(1);
+    let held = rig.take(&tenant, 0, PAGE, 30);
+    for _ in 0..3 {
+        rig.advance(1000);
+        rig.service();
+    }
+    assert!(rig.client(tenant.id).lent > 30, "its lane holds some");
+    // Somebody takes all there is, lanes of others included, and leaves.
+    let greedy = rig.tenant(1);
+    rig.alloc(greedy.id, 0, 10_000);
+    assert_eq!(rig.client(tenant.id).lent, 30);
+    rig.engine.bury(greedy.id, rig.now);
+    stays_without(&mut rig, &tenant, held);
+}
+
+/// Nothing but what it holds is lent to a client until it takes again.
+fn stays_without(rig: &mut Rig, tenant: &Tenant, held: Vec<RawPage>) {
+    for _ in 0..5 {
+        rig.service();
+        rig.advance(1000);
+    }
+    assert_eq!(rig.client(tenant.id).lent, 30);
+    // The first miss brings what is used again, and more with it.
+    assert_eq!(rig.take(tenant, 0, PAGE, 5).len(), 5);
+    assert!(rig.client(tenant.id).lent > 35);
+    tenant.put(0, &held);
+    rig.service();
     rig.verify();
 }
 
