@@ -1,9 +1,8 @@
 //! The daemon dies after each of its steps, and the one that comes after it goes on: nothing is
 //! lost, nothing doubled, no honest client is taken for a liar.
 //!
-//! Seen to fail: with the journal not opened; with the cursor of the returns kept after the ring
-//! was told; with the intent of a move cleared first; with a lane emptied before its claims were
-//! settled.
+//! Seen to fail: with nothing noted in the journal; with the intent of a move cleared first; with a
+//! lane emptied before its claims were settled.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "support/mortal.rs"]
