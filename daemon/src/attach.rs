@@ -249,7 +249,16 @@ impl Attach {
         let watched = watched.map_err(|errno| format!("cannot be watched: {errno}"));
         let greeting = watched.and(greeting);
         match (self.store.barrier(), greeting) {
-            (Some(barrier), Ok(greeting)) => {
+            (Err(errno), _) => {
+                // What nobody knows to be kept is not promised.
+                let why = format!(
+                    "the service manager does not take what a client needs over a restart: {errno}"
+                );
+                refuse(connection, &peer.credentials, RefusalCode::NotServing, why);
+                peer.stage = Stage::Mapping { deadline, place };
+                self.hang_up(number, watch, shared);
+            }
+            (Ok(Some(barrier)), Ok(greeting)) => {
                 let watched = watch.readable(&barrier, Watched::Stored(number));
                 peer.stage = Stage::Storing {
                     deadline,

@@ -14,6 +14,8 @@ use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
@@ -24,25 +26,35 @@ use nix::sys::socket::{
 use support::grpc::{self, verify};
 use support::{Daemon, TINY, raw};
 
-/// The manager's end of the notifications.
+/// The manager's end of the notifications. It takes each at once, and closes what came along, which
+/// answers a barrier.
 struct Manager {
-    socket: UnixDatagram,
+    messages: mpsc::Receiver<Vec<String>>,
 }
 
 impl Manager {
     fn new(dir: &Path) -> Manager {
         let socket = UnixDatagram::bind(dir.join("notify")).unwrap();
-        socket.set_read_timeout(Some(support::DEADLINE)).unwrap();
-        Manager { socket }
+        let (heard, messages) = mpsc::channel();
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(len) = socket.recv(&mut bytes) {
+                let text = String::from_utf8_lossy(&bytes[..len]);
+                if heard
+                    .send(text.lines().map(str::to_owned).collect())
+                    .is_err()
+                {
+                    break;
+                }
+            }
+        });
+        Manager { messages }
     }
 
     /// The next message, as lines.
     #[track_caller]
     fn hear(&self) -> Vec<String> {
-        let mut bytes = [0; 4096];
-        let len = self.socket.recv(&mut bytes).unwrap();
-        let text = std::str::from_utf8(&bytes[..len]).unwrap();
-        text.lines().map(str::to_owned).collect()
+        self.messages.recv_timeout(support::DEADLINE).unwrap()
     }
 
     /// Waits for a message with this line.
@@ -92,15 +104,9 @@ fn the_watchdog_is_fed_and_starves_when_the_daemon_is_stopped() {
     }
     daemon.signal(Signal::SIGSTOP);
     // What was under way when it stopped.
-    let pause = Some(Duration::from_millis(800));
-    manager.socket.set_read_timeout(pause).unwrap();
-    let mut bytes = [0; 4096];
-    while manager.socket.recv(&mut bytes).is_ok() {}
+    let pause = Duration::from_millis(800);
+    while manager.messages.recv_timeout(pause).is_ok() {}
     daemon.signal(Signal::SIGCONT);
-    manager
-        .socket
-        .set_read_timeout(Some(support::DEADLINE))
-        .unwrap();
     manager.wait_for("WATCHDOG=1");
 }
 
