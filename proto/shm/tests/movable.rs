@@ -3,9 +3,10 @@
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use hugepool_shm::control::{ControlGeometry, ControlSegment};
 use hugepool_shm::doorbell::Doorbell;
@@ -249,12 +250,16 @@ fn no_write_of_busy_threads_is_lost_to_moves() {
     let rounds: u32 = if cfg!(miri) { 100 } else { 100_000 };
     let stage = Stage::new();
     let blocks: Vec<Mutex<Movable>> = (0..4).map(|at| Mutex::new(stage.movable(at, 0))).collect();
+    let nr_added: Vec<AtomicU32> = (0..4).map(|_| AtomicU32::new(0)).collect();
     let is_over = AtomicBool::new(false);
-    let nr_moved = thread::scope(|scope| {
+    // However the threads come to run, there are moves among their writes.
+    let (moves, most_wait) = (AtomicU64::new(0), Duration::from_secs(60));
+    let ends = Instant::now() + most_wait;
+    let needs_more = || moves.load(Relaxed) < 20 && Instant::now() < ends;
+    thread::scope(|scope| {
         let daemon = scope.spawn(|| {
             let mut at: Vec<u32> = (0..4).collect();
             let mut free: Vec<u32> = (4..8).collect();
-            let mut nr_moved = 0_u64;
             let mut turn = 0;
             while !is_over.load(Relaxed) {
                 turn = (turn + 1) % at.len();
@@ -263,7 +268,7 @@ fn no_write_of_busy_threads_is_lost_to_moves() {
                 let from = at[turn];
                 let dawdle = || {
                     let is_closed = || stage.control.handles().look(FIRST_PFN + from).is_none();
-                    let nr_looks = if nr_moved.is_multiple_of(8) {
+                    let nr_looks = if moves.load(Relaxed).is_multiple_of(8) {
                         20_000
                     } else {
                         0
@@ -277,7 +282,7 @@ fn no_write_of_busy_threads_is_lost_to_moves() {
                 };
                 let moved = stage.migrate(from, to, 0, dawdle);
                 let left = if moved == Ok(true) {
-                    nr_moved += 1;
+                    moves.fetch_add(1, Relaxed);
                     at[turn] = to;
                     from
                 } else {
@@ -287,13 +292,14 @@ fn no_write_of_busy_threads_is_lost_to_moves() {
                 // On one processor the others must come to run too.
                 thread::yield_now();
             }
-            nr_moved
         });
         let clients: Vec<_> = (0..2)
             .map(|_| {
                 scope.spawn(|| {
-                    for round in 0..rounds {
-                        let mut block = blocks[round as usize % blocks.len()].lock().unwrap();
+                    for round in (0..).take_while(|&round| round < rounds || needs_more()) {
+                        let at = round as usize % blocks.len();
+                        let mut block = blocks[at].lock().unwrap();
+                        nr_added[at].fetch_add(1, Relaxed);
                         let mut bytes = block.pin_mut().unwrap();
                         let mut count = [0; 4];
                         count.copy_from_slice(&bytes[64..68]);
@@ -307,12 +313,12 @@ fn no_write_of_busy_threads_is_lost_to_moves() {
             .into_iter()
             .for_each(|client| client.join().unwrap());
         is_over.store(true, Relaxed);
-        daemon.join().unwrap()
+        daemon.join().unwrap();
     });
-    assert!(nr_moved > 0);
-    for block in &blocks {
+    assert!(moves.into_inner() >= 20, "no moves in {most_wait:?}");
+    for (block, nr_added) in blocks.iter().zip(&nr_added) {
         let block = block.lock().unwrap();
-        let expected = (rounds / 4 * 2).to_le_bytes();
+        let expected = nr_added.load(Relaxed).to_le_bytes();
         assert_eq!(block.pin().unwrap()[64..68], expected);
     }
 }
