@@ -1,7 +1,7 @@
 //! Pages wander between four clients at random, who tell of it late, in the wrong order or never,
 //! and die; a naive book says where each page is.
 //!
-//! Seen to fail: custody moved without looking at the generation; the ring order not waited for
+//! Meant to fail, not tried yet one by one: custody moved without looking at the generation; the ring order not waited for
 //! (`Ahead` taken for misuse); a parcel given back that is settled at the same time moved all the
 //! same; the scan of a burial left out.
 

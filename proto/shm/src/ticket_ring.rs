@@ -431,7 +431,7 @@ mod tests {
         (side(Side::Sender), side(Side::Receiver), ring.clone())
     }
 
-    /// Seen to fail: `wake` before the push; `sleep` without its last look (both wait for ever).
+    /// Meant to fail, not tried yet: `wake` before the push; `sleep` without its last look (both wait for ever).
     #[test]
     fn all_that_is_sent_is_received_in_order_by_sides_that_sleep() {
         let (mut sender, mut receiver, _) = pair(4);
