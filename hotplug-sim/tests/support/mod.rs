@@ -1,9 +1,10 @@
 //! What the tests of the importer share.
 
-// Each test binary uses a part of this.
-#![allow(dead_code)]
-// The exemption of tests covers test functions, not what they call.
-#![allow(clippy::unwrap_used)]
+#![allow(dead_code, reason = "each test binary uses a part of this")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "the exemption of tests covers test functions, not what they call"
+)]
 
 pub mod expect;
 pub mod invariants;

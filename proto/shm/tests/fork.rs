@@ -1,6 +1,6 @@
 //! A forked child has no pages: whatever it does with those it finds in its memory, the parent
 //! notices nothing. Without a harness, so that the process has one thread when it forks.
-#![cfg_attr(loom, allow(unused))]
+#![cfg_attr(loom, allow(unused, reason = "not run under loom"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[cfg(loom)]
