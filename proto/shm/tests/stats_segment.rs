@@ -262,16 +262,16 @@ fn another_users_segment_is_neither_read_nor_trusted() {
     let name = "another_users_segment_is_neither_read_nor_trusted";
     let runtime = Runtime::new("foreign");
     std::mem::forget(StatsWriter::create(&runtime.0, &["a"]).unwrap());
-    if std::os::unix::fs::chown(runtime.segment(), Some(65_534), None).is_err() {
+    if std::os::unix::fs::chown(runtime.segment(), Some(65_533), None).is_err() {
         return skip(name, "needs root");
     }
     let error = StatsReader::open(&runtime.0).err().unwrap();
     assert!(
-        matches!(error, StatsError::Foreign { uid: 65_534, .. }),
+        matches!(error, StatsError::Foreign { uid: 65_533, .. }),
         "{error}"
     );
     // The daemon's user owns its run-time directory: then it is the daemon's.
-    std::os::unix::fs::chown(&runtime.0, Some(65_534), None).unwrap();
+    std::os::unix::fs::chown(&runtime.0, Some(65_533), None).unwrap();
     assert!(StatsReader::open(&runtime.0).is_ok());
     // Root may replace it.
     assert!(StatsWriter::create(&runtime.0, &["b"]).is_ok());
