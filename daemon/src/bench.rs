@@ -38,6 +38,9 @@ pub enum Bench {
         section_bytes: u64,
         /// Of what: hugetlb, thp or shm
         backing: String,
+        /// As the daemon does it, in two threads, and not by one call of the system
+        #[arg(long)]
+        as_daemon: bool,
     },
 }
 
@@ -50,7 +53,8 @@ pub fn run(bench: &Bench) -> ExitCode {
         Bench::Populate {
             section_bytes,
             backing,
-        } => populate::run(*section_bytes, backing, out),
+            as_daemon,
+        } => populate::run(*section_bytes, backing, *as_daemon, out),
     };
     match printed {
         Ok(()) => ExitCode::SUCCESS,

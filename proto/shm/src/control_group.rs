@@ -2,6 +2,8 @@
 //!
 //! Knows the layout of hierarchies and mounts and nothing of what a controller counts.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Component, Path, PathBuf};
 
 /// The folders of the groups under `controller` that this process is in, itself and those above,
@@ -56,7 +58,14 @@ fn mount(line: &str, v1_controller: Option<&str>) -> Option<(PathBuf, PathBuf)> 
     is_wanted.then(|| (PathBuf::from(top), PathBuf::from(base)))
 }
 
-/// The number that a file consists of.
+/// The number that a file consists of. Such files are read a dozen at a time before a section is
+/// populated, so by one call of the system and not by three.
 pub(crate) fn number(path: &Path) -> Option<u64> {
-    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    let mut text = [0; 32];
+    let len = File::open(path).ok()?.read(&mut text).ok()?;
+    std::str::from_utf8(text.get(..len)?)
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
 }

@@ -80,6 +80,7 @@ pub mod attach_wire;
 pub mod backing;
 pub mod backing_report;
 pub mod barrier;
+mod by_faults;
 mod control_group;
 pub mod eventfd;
 pub mod futex;

@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 
 use crate::backing::{Backing, BackingFacts, WhyNot};
+use crate::by_faults;
 use crate::numa;
 use crate::region::{FilePages, Region, RegionError};
 use crate::thp;
@@ -283,6 +284,10 @@ impl Storage {
         match backing {
             Backing::Thp => thp::fill(&self.region, range),
             Backing::Hugetlb | Backing::Hugetlb1G => {
+                // By faults it goes side by side. Whether they got all of it, and what the system
+                // says if not, is found out by the one call that is bound to say it: where nothing
+                // lacks any more it takes microseconds.
+                let _ = by_faults::fill(&self.region, range.clone(), None);
                 allocate(&self.region, FallocateFlags::empty(), offset, len)?;
                 Ok(range.end - range.start)
             }

@@ -1,66 +1,22 @@
 //! Filling a range of shared memory with transparent huge pages.
 //!
-//! `fallocate` makes small pages whatever was advised, so the pages are made by faults: inside a
-//! system call, which answers an error where a store would have ended in a signal. Whether huge
-//! pages are switched on is the question of [`huge_pool`](crate::huge_pool).
+//! `fallocate` makes small pages whatever was advised, so the pages are made
+//! [by faults](crate::by_faults). Whether huge pages are switched on is the question of
+//! [`huge_pool`](crate::huge_pool).
 
 use std::ops::Range;
-use std::os::fd::AsFd;
 
 use nix::errno::Errno;
 
+use crate::by_faults;
 use crate::region::Region;
-use crate::span::{Access, Advice, Span};
-
-/// Threads that fill one range side by side: on two processors it takes two thirds of the time.
-const POPULATE_THREADS: usize = 2;
-
-/// Grain of populating by faults: a transparent huge page.
-const THP_BYTES: usize = 2 << 20;
+use crate::span::Advice;
 
 /// Allocates what lacks in `range` of a file of shared memory, and says how many bytes of it are in
 /// huge pages: where none can be had, the kernel takes small ones.
 pub(crate) fn fill(region: &Region, range: Range<u64>) -> Result<u64, Errno> {
-    let len = usize::try_from(range.end - range.start).map_err(|_| Errno::EFBIG)?;
-    let span = Span::reserve(len, THP_BYTES)?;
-    let file = region.as_fd();
-    span.map(0, len, file, range.start, Access::ReadWrite)?;
-    span.advise(0, len, Advice::HugePage)?;
-    let part = len.div_ceil(POPULATE_THREADS).next_multiple_of(THP_BYTES);
-    std::thread::scope(|scope| {
-        let (here, span) = (0..part.min(len), &span);
-        let workers: Vec<_> = (part..len)
-            .step_by(part)
-            .map(|offset| {
-                let there = offset..len.min(offset.saturating_add(part));
-                let builder = std::thread::Builder::new();
-                let work = there.clone();
-                let worker = builder.spawn_scoped(scope, move || populate_part(span, work));
-                (there, worker)
-            })
-            .collect();
-        let mut answer = populate_part(span, here);
-        // All are waited for: the first error is told, and none goes on behind our back.
-        for (there, worker) in workers {
-            let theirs = match worker {
-                Ok(worker) => worker.join().unwrap_or(Err(Errno::EIO)),
-                // No thread to be had: it takes longer, no more.
-                Err(_) => populate_part(span, there),
-            };
-            answer = answer.and(theirs);
-        }
-        answer
-    })?;
-    Ok(huge_bytes_mapped(span.base_address(), len))
-}
-
-fn populate_part(span: &Span, part: Range<usize>) -> Result<(), Errno> {
-    loop {
-        match span.advise(part.start, part.len(), Advice::PopulateWrite) {
-            Err(Errno::EINTR) => {}
-            other => return other,
-        }
-    }
+    let span = by_faults::fill(region, range, Some(Advice::HugePage))?;
+    Ok(huge_bytes_mapped(span.base_address(), span.len_bytes()))
 }
 
 /// Bytes of the mapping at `address` that are mapped by huge pages, as the kernel tells it; 0 where

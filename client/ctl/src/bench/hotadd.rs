@@ -1,9 +1,11 @@
 //! `bench hotadd`: sections come online, in the allocator alone and from end to end.
 //!
 //! `metadata` is [`allocator`]'s. `end_to_end` is one `AddSections` through the admin socket, with
-//! memory taken for the section, held against the bare populating of the same kind of memory
-//! ([`Bare`]) in turns: each line says how many times the bare one it took (`over_bare`, the middle
-//! of the windows). With `stopped_client` a client is attached that cannot answer.
+//! memory taken for the section, held against populating the same kind of memory without a daemon
+//! ([`Bare`]) in turns: bare, by one call of the system in one thread (`over_bare` says how many times
+//! that it took, the middle of the windows), and as the daemon does it, in two threads
+//! (`over_two_threads`: what is left is the call, the books and the waking). With `stopped_client` a
+//! client is attached that cannot answer.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -64,6 +66,7 @@ struct Arm {
     stopped: bool,
     samples: Vec<f64>,
     over_bare: Vec<f64>,
+    over_two_threads: Vec<f64>,
 }
 
 async fn end_to_end(
@@ -80,8 +83,10 @@ async fn end_to_end(
     let backing = add_and_remove(admin, geometry.pageblock_order)
         .await?
         .backing;
-    let mut bare = Bare::start(section_bytes, &backing)?;
+    let mut bare = Bare::start(section_bytes, &backing, false)?;
+    let mut two_threads = Bare::start(section_bytes, &backing, true)?;
     bare.populate()?;
+    two_threads.populate()?;
 
     let mut arms: Vec<Arm> = Vec::new();
     for stopped in [false, true] {
@@ -90,9 +95,10 @@ async fn end_to_end(
             stopped,
             samples: Vec::new(),
             over_bare: Vec::new(),
+            over_two_threads: Vec::new(),
         }));
     }
-    let mut bare_samples = Vec::new();
+    let (mut bare_samples, mut two_threads_samples) = (Vec::new(), Vec::new());
     for _ in 0..reps {
         for arm in &mut arms {
             let victim = match arm.stopped {
@@ -103,14 +109,20 @@ async fn end_to_end(
                 victim.stop()?;
             }
             let bare_ms = bare.populate()?;
+            let two_threads_ms = two_threads.populate()?;
             let took_ms = add_and_remove(admin, arm.online_order).await?.took_ms;
             arm.samples.push(took_ms);
             arm.over_bare.push(took_ms / bare_ms);
+            arm.over_two_threads.push(took_ms / two_threads_ms);
             bare_samples.push(bare_ms);
+            two_threads_samples.push(two_threads_ms);
         }
     }
-    let of_bare = json!({"section_bytes": section_bytes, "backing": backing});
-    report.measured("bare_populate", n, "ms", &bare_samples, of_bare)?;
+    for (threads, samples) in [(1, bare_samples), (2, two_threads_samples)] {
+        let fields =
+            json!({"section_bytes": section_bytes, "backing": backing, "threads": threads});
+        report.measured("bare_populate", n, "ms", &samples, fields)?;
+    }
     for arm in arms {
         let fields = json!({
             "online_order": arm.online_order,
@@ -118,6 +130,7 @@ async fn end_to_end(
             "stopped_client": u8::from(arm.stopped),
             "backing": backing,
             "over_bare": report::median(&arm.over_bare),
+            "over_two_threads": report::median(&arm.over_two_threads),
         });
         report.measured("end_to_end", n, "ms", &arm.samples, fields)?;
     }
@@ -184,9 +197,10 @@ struct Bare {
 }
 
 impl Bare {
-    fn start(section_bytes: u64, backing: &str) -> Result<Bare, Failure> {
+    fn start(section_bytes: u64, backing: &str, as_daemon: bool) -> Result<Bare, Failure> {
         let mut child = Command::new(program::of_daemon())
             .args(["bench", "populate", &section_bytes.to_string(), backing])
+            .args(as_daemon.then_some("--as-daemon"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
