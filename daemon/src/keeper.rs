@@ -42,6 +42,9 @@ const PAUSES: [Duration; 6] = [
 /// How often the child is looked at when nothing is said.
 const TICK: Duration = Duration::from_millis(20);
 
+/// How long a daemon that was asked to stop may take: that of the unit (`TimeoutStopSec=`).
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
+
 /// Descriptors that one message brings.
 const MAX_FDS: usize = 1;
 
@@ -135,10 +138,7 @@ impl Keeper {
         loop {
             self.hear(TICK);
             if self.signals.read_signal()?.is_some() {
-                let pid = i32::try_from(child.id()).unwrap_or(i32::MAX);
-                // Already dead is as good.
-                let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
-                let status = child.wait()?;
+                let status = self.stop(&mut child)?;
                 return Ok(if status.code() == Some(0) {
                     status
                 } else {
@@ -150,6 +150,26 @@ impl Keeper {
                 // What it said last counts too.
                 self.hear(Duration::ZERO);
                 return Ok(status);
+            }
+        }
+    }
+
+    /// Asks the child to end and waits until it has. It is listened to until then: what it says while
+    /// it stops must not fill the socket and hold it up.
+    fn stop(&mut self, child: &mut Child) -> io::Result<ExitStatus> {
+        let pid = i32::try_from(child.id()).unwrap_or(i32::MAX);
+        // Already dead is as good.
+        let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        let end = Instant::now() + STOP_PATIENCE;
+        loop {
+            self.hear(TICK);
+            if let Some(status) = child.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() > end {
+                tracing::error!(patience = ?STOP_PATIENCE, "the daemon does not stop: killed");
+                child.kill()?;
+                return child.wait();
             }
         }
     }

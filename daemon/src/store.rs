@@ -78,6 +78,14 @@ impl Store {
         Ok(Some(ours))
     }
 
+    /// Tells the manager something else.
+    ///
+    /// # Errors
+    /// What the socket said; `EAGAIN` when the manager had no room for it.
+    pub fn tell(&self, text: &str) -> Result<(), Errno> {
+        self.send(text, None)
+    }
+
     fn send(&self, text: &str, fd: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let Some((socket, address)) = &self.way else {
             return Ok(());

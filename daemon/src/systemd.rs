@@ -9,6 +9,8 @@ use std::time::Duration;
 use hugepool_shm::passed::{PassedError, PassedFd, take_passed};
 use sd_notify::NotifyState;
 
+use crate::store::Store;
+
 /// Takes the sockets that the manager has bound and what it has kept, once in the life of the process.
 ///
 /// # Errors
@@ -36,9 +38,11 @@ pub fn starting(status: &str, extend: Duration) {
     ]);
 }
 
+/// The way to a manager that reads nothing must end: `sd_notify::notify` would wait for room for ever.
 fn send(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "the service manager was not told");
+    let lines: Vec<String> = states.iter().map(ToString::to_string).collect();
+    if let Err(errno) = Store::from_environment().tell(&lines.join("\n")) {
+        tracing::warn!(%errno, "the service manager was not told");
     }
 }
 

@@ -89,6 +89,24 @@ fn readiness_and_the_stop_are_told() {
     assert!(status.success(), "{log}");
 }
 
+/// Seen to fail: the daemon waited for room for ever, before it was ready.
+#[test]
+fn a_manager_that_reads_nothing_holds_up_neither_start_nor_stop() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+    let filler = UnixDatagram::unbound().unwrap();
+    filler.set_nonblocking(true).unwrap();
+    while filler.send_to(b"full", dir.path().join("notify")).is_ok() {}
+    let mut command = hugepoold(&dir.path().join("run"));
+    command.env("NOTIFY_SOCKET", dir.path().join("notify"));
+    let mut daemon = Daemon::spawn_command(&dir.path().join("run"), command);
+    daemon.wait_for_line("ready");
+    daemon.signal(Signal::SIGTERM);
+    let (status, log) = daemon.wait();
+    assert!(status.success(), "{log}");
+    drop(socket);
+}
+
 #[test]
 fn the_watchdog_is_fed_and_starves_when_the_daemon_is_stopped() {
     let dir = tempfile::tempdir().unwrap();

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use hugepool::{Client, MovablePage, Options, Page, Shortfall};
 use hugepool_proto::v1;
+use hugepool_shm::attach::AttachMessage;
 use nix::sys::signal::Signal;
 use support::grpc::{admin, at_home, until_lent, verify};
 use support::kept::Kept;
 use support::victim::{self, Victim};
-use support::{TINY_PAGES, send_signal, until};
+use support::{TINY_PAGES, raw, send_signal, until};
 
 #[test]
 fn victim() {
@@ -300,4 +301,41 @@ fn a_damaged_state_is_held_and_said_and_nothing_is_lent() {
     check_marks(&pages);
     let log = kept.end();
     assert!(log.contains("sealed: this is no state segment"), "{log}");
+}
+
+/// Seen to fail, by never ending, seven times in eight: a keeper that waited without listening, and a daemon that waited for
+/// room to tell it what its clients need.
+#[test]
+fn a_stop_while_clients_come_ends() {
+    let kept = Kept::tiny();
+    let daemon = kept.daemon_pid();
+    send_signal(daemon, Signal::SIGSTOP);
+    until("each of its threads has stopped", || has_stopped(daemon));
+    let comers: Vec<_> = (0..12).map(|_| raw::connect(&kept.keeper)).collect();
+    for comer in &comers {
+        raw::say(comer, AttachMessage::Request(raw::request()));
+    }
+    kept.keeper.signal(Signal::SIGTERM);
+    until("the keeper has passed it on", || {
+        has_pending(daemon, Signal::SIGTERM)
+    });
+    send_signal(daemon, Signal::SIGCONT);
+    kept.end();
+}
+
+/// Whether all threads of a process are stopped.
+fn has_stopped(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    threads.flatten().all(|thread| {
+        let status = std::fs::read_to_string(thread.path().join("status")).unwrap();
+        status.lines().any(|line| line.starts_with("State:\tT"))
+    })
+}
+
+/// Whether a signal waits to be taken by this process.
+fn has_pending(pid: u32, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let of_all = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    let mask = u64::from_str_radix(of_all.unwrap().trim(), 16).unwrap();
+    mask & 1 << (signal as u32 - 1) != 0
 }
