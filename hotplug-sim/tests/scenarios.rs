@@ -22,7 +22,7 @@ fn scenarios() -> Vec<PathBuf> {
         .collect();
     all.sort();
     assert!(
-        all.len() >= 19,
+        all.len() >= 22,
         "the scenarios are not where they should be"
     );
     all
@@ -93,4 +93,39 @@ fn every_expectation_is_looked_at() {
             assert!(stdout.contains(&turned), "{}: {stdout}", path.display());
         }
     }
+}
+
+#[test]
+fn every_report_is_tried_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let readme = std::fs::read_to_string(folder().join("README.md")).unwrap();
+    let rows: Vec<Vec<&str>> = readme
+        .lines()
+        .filter(|line| line.starts_with("| R"))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    let numbers: Vec<String> = rows.iter().map(|row| row[0].to_owned()).collect();
+    let all: Vec<String> = (1..=26).map(|nr| format!("R{nr:02}")).collect();
+    assert_eq!(numbers, all);
+    let mut listed = 0;
+    for row in rows {
+        let [_, _, scenario, test] = row[..] else {
+            panic!("{row:?}")
+        };
+        if scenario != "–" {
+            let name = format!("{}.toml", scenario.trim_matches('`'));
+            assert!(folder().join(&name).exists(), "{name}");
+            listed += 1;
+        }
+        let [_, file, _, function, _] = test.split('`').collect::<Vec<_>>()[..] else {
+            panic!("{test}")
+        };
+        let text = std::fs::read_to_string(root.join(file)).unwrap();
+        assert!(text.contains(&format!("fn {function}(")), "{test}");
+    }
+    let reports = scenarios().into_iter().filter(|path| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.starts_with('r')
+    });
+    assert_eq!(listed, reports.count(), "a scenario that the table forgot");
 }

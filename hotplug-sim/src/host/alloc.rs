@@ -266,6 +266,35 @@ impl Host {
         Ok(u64::from(order.nr_pages()))
     }
 
+    /// Gives a block back as a client names it, if it is that.
+    ///
+    /// # Errors
+    /// A word for what it is not: nothing is changed.
+    pub fn give_claimed(
+        &mut self,
+        owner: Owner,
+        loc: Loc,
+        order: Order,
+    ) -> Result<u64, &'static str> {
+        let zone = self.zones.get(loc.zone()).ok_or("outside")?;
+        let is_online = zone
+            .zone
+            .reserve_range()
+            .contains(loc.pfn)
+            .then(|| zone.zone.pageblock(loc.pfn));
+        if is_online.flatten().is_none() {
+            return Err("outside");
+        }
+        let entry = zone.held.get(loc.pfn).ok_or("not-held")?;
+        if entry.owner != owner {
+            return Err("not-held");
+        }
+        if order_of(entry) != order {
+            return Err("order");
+        }
+        self.give(loc).map_err(|_| "not-held")
+    }
+
     /// Takes a block off the books, without freeing it.
     pub(super) fn forget(&mut self, loc: Loc) -> Option<Entry> {
         let entry = self.zones[loc.zone()].held.remove(loc.pfn)?;
@@ -308,9 +337,12 @@ impl Host {
             return 0;
         }
         let draw = span.start + prng.below(span.nr_pages());
-        let block = zone
-            .held
-            .block_of(Pfn::new(u32::try_from(draw).expect("pages of a zone")));
+        let drawn = Pfn::new(u32::try_from(draw).expect("pages of a zone"));
+        // A hole of the span, whose records are nobody's.
+        if zone.zone.pageblock(drawn).is_none() {
+            return 0;
+        }
+        let block = zone.held.block_of(drawn);
         let runs = zone.held.past.runs(block);
         let Some(&(first, nr)) = prng.pick(&runs) else {
             return 0;

@@ -31,6 +31,7 @@ impl Host {
         for (zone, section) in core::mem::take(&mut self.hot) {
             self.check_sums(zone)?;
             self.check_contiguity(zone, section)?;
+            self.check_records(zone, section)?;
         }
         Ok(())
     }
@@ -56,6 +57,11 @@ impl Host {
                 for block in first..first + nr {
                     self.check_pageblock(at, block)?;
                 }
+            }
+        }
+        for (&section, row) in &self.sections {
+            if row.zones.is_empty() {
+                (0..self.zones.len()).try_for_each(|at| self.check_records(at, section))?;
             }
         }
         let nr_listed: u64 = self.clients.iter().map(|client| client.nr_pages).sum();
@@ -121,7 +127,28 @@ impl Host {
         Ok(())
     }
 
+    /// A block that a zone does not have online has records that nobody has written.
+    fn check_records(&self, at: usize, section: u64) -> Result<(), Broken> {
+        let row = self.sections.get(&section);
+        if row.is_some_and(|row| row.zones.contains(&at)) {
+            return Ok(());
+        }
+        let held = &self.zones[at].held;
+        let mut blocks = self.blocks_in(at, section).into_iter();
+        match blocks.find(|&block| !held.is_poisoned(block)) {
+            Some(block) => Err(format!(
+                "zone {}: the records of pageblock {block} were written, and block {section} is \
+                 not online in it",
+                self.zone_name(at)
+            )),
+            None => Ok(()),
+        }
+    }
+
     fn check_unmanaged(&self, host: &HostZone, block: usize, pfn: Pfn) -> Result<(), Broken> {
+        if host.held.is_poisoned(block) {
+            return Ok(());
+        }
         let held =
             host.held.nr_covered(block, self.geometry.max_order()) + host.held.past.count(block);
         if held > 0 {

@@ -8,6 +8,9 @@ use hugepool_mm::{Migratetype, MovableBlock, Order, Pfn, PfnRange, Surroundings}
 
 use super::past::Past;
 
+/// The row of a pageblock that is in no zone's hands: nobody wrote it, and nobody may read it.
+const POISON: u32 = u32::MAX;
+
 /// A holder: a client by its number, or one of those below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner(pub u16);
@@ -122,16 +125,47 @@ impl Held {
     }
 
     /// Entries that begin in a pageblock, ascending.
+    ///
+    /// # Panics
+    /// If the pageblock is not online: what is noted of it then is nobody's, and no answer.
     pub fn entries(&self, block: usize) -> &[Entry] {
         match self.rows[block] {
             0 => &[],
+            POISON => panic!("the records of pageblock {block} were read, and it is not online"),
             slot => &self.slots[index(slot - 1)],
         }
+    }
+
+    /// The pageblock is not online, or no longer: its records are filled with what nobody may
+    /// read, as the kernel fills those of memory that it has added and not brought online.
+    ///
+    /// # Panics
+    /// If something is noted in it.
+    pub fn poison(&mut self, block: usize) {
+        if !self.is_poisoned(block) {
+            assert_eq!(self.rows[block], 0, "pageblock {block} goes, and is held");
+            self.rows[block] = POISON;
+            self.past.poison(block);
+        }
+    }
+
+    /// The pageblock comes online: nothing is held in it.
+    pub fn clear(&mut self, block: usize) {
+        if self.is_poisoned(block) {
+            self.rows[block] = 0;
+            self.past.clear(block);
+        }
+    }
+
+    /// Whether nobody wrote the records of the pageblock since they were poisoned.
+    pub fn is_poisoned(&self, block: usize) -> bool {
+        self.rows[block] == POISON && self.past.is_poisoned(block)
     }
 
     /// Notes a block.
     pub fn insert(&mut self, pfn: Pfn, entry: Entry) {
         let block = self.block_of(pfn);
+        assert_ne!(self.rows[block], POISON, "a page of what is not online");
         if self.rows[block] == 0 {
             let slot = self.spare.pop().unwrap_or_else(|| {
                 self.slots.push(Vec::new());

@@ -92,6 +92,7 @@ impl Host {
             *left -= bytes;
         }
         self.sections.insert(section, row);
+        self.poison(section);
         Ok(())
     }
 
@@ -143,6 +144,9 @@ impl Host {
                 self.zone_name(at)
             );
             return Err(Refused::new("range", what));
+        }
+        for block in self.blocks_in(at, section) {
+            self.zones[at].held.clear(block);
         }
         let nr_pages = build::bring_online(&mut self.zones[at], section, &extents, order);
         let row = self.sections.get_mut(&section).expect("it was looked up");
@@ -293,10 +297,40 @@ impl Host {
             .expect("it was looked up")
             .zones
             .clear();
+        self.poison(section);
         self.setup_zones();
         self.clock_ns += cost::move_pages(nr_moved, self.geometry.page_bytes());
-        self.hot.push((at, section));
         Ok(nr_moved)
+    }
+
+    /// Pageblocks of a block that lie in the reach of a zone, as it counts them.
+    pub(super) fn blocks_in(&self, at: usize, section: u64) -> Vec<usize> {
+        let pages = u64::from(self.geometry.section_pages());
+        let step = usize::try_from(self.geometry.pageblock_pages()).expect("a pageblock is small");
+        let zone = &self.zones[at];
+        let pages = (section * pages..(section + 1) * pages).step_by(step);
+        pages
+            .filter_map(|page| zone.ours(page))
+            .map(|pfn| zone.held.block_of(pfn))
+            .collect()
+    }
+
+    /// The records of a block that is there and offline are nobody's, in any zone.
+    pub(super) fn poison(&mut self, section: u64) {
+        for at in 0..self.zones.len() {
+            for block in self.blocks_in(at, section) {
+                self.zones[at].held.poison(block);
+            }
+            self.hot.push((at, section));
+        }
+    }
+
+    /// Whether the records of a block that is offline are as nobody wrote and read them.
+    pub fn is_untouched(&self, section: u64) -> bool {
+        (0..self.zones.len()).all(|at| {
+            let mut blocks = self.blocks_in(at, section).into_iter();
+            blocks.all(|block| self.zones[at].held.is_poisoned(block))
+        })
     }
 
     /// Sub-blocks that are not plugged, and a section's own records, go with it.
@@ -355,6 +389,9 @@ impl Host {
             return Err(Refused::new("online", format!("block {section} is online")));
         }
         let row = self.sections.remove(&section).expect("it was looked up");
+        // What is written to them from now on is found by the check of this step.
+        self.hot
+            .extend((0..self.zones.len()).map(|at| (at, section)));
         if let Some(records) = row.records {
             self.give(records)
                 .expect("records are held as long as the section is there");

@@ -132,6 +132,11 @@ impl Host {
             zonelists: BTreeMap::new(),
         };
         host.setup_zones();
+        for &(id, _) in &plan.offline {
+            if host.sections[&id].zones.is_empty() {
+                host.poison(id);
+            }
+        }
         host.set_devices(&plan.devices);
         Ok(host)
     }

@@ -10,6 +10,8 @@ const NONE: u32 = 0;
 const ALL: u32 = 1;
 /// Rows from here on are an index into the bits.
 const FIRST: u32 = 2;
+/// The row of a pageblock that is not online: no index, so that reading it ends the run.
+const POISON: u32 = u32::MAX;
 
 /// The pages of the past of one zone, by offset in its reserve.
 #[derive(Clone, Debug)]
@@ -50,6 +52,25 @@ impl Past {
     /// Says what the past's pages of a pageblock are.
     pub fn set_migratetype(&mut self, block: usize, mt: Migratetype) {
         self.types[block] = u8::try_from(mt.index()).expect("there are three");
+    }
+
+    /// Nobody may read what is said of the pageblock until it is cleared.
+    pub fn poison(&mut self, block: usize) {
+        assert_eq!(
+            self.rows[block], NONE,
+            "pageblock {block} goes, and is in use"
+        );
+        self.rows[block] = POISON;
+    }
+
+    /// Nothing of the pageblock is the past's.
+    pub fn clear(&mut self, block: usize) {
+        self.rows[block] = NONE;
+    }
+
+    /// Whether it was poisoned, and nobody has written there since.
+    pub fn is_poisoned(&self, block: usize) -> bool {
+        self.rows[block] == POISON
     }
 
     /// Pages of the past in a pageblock.

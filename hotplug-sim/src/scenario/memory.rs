@@ -67,6 +67,10 @@ impl Runner {
                     tally.first.get_or_insert(refused);
                     if step.all_or_nothing == Some(true) {
                         for (block, zone) in undo.drain(..) {
+                            if step.verb == "add" {
+                                self.host.remove(block).map_err(|refused| refused.what)?;
+                                continue;
+                            }
                             let zone = zone.ok_or("a block that was online had a zone")?;
                             let back = self.host.online(block, zone, OnlineOrder::Pageblock);
                             back.map_err(|refused| refused.what)?;

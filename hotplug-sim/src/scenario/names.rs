@@ -13,7 +13,7 @@
 //! | `ZONE.walks`, `ZONE.hits` | contiguity questions that walked, or that a cache answered |
 //! | `total.X` | any of the pages above, summed over the zones |
 //! | `client.NAME.pages`, `client.NAME.blocks` | what a client holds |
-//! | `block.N.state` | `"online"`, `"offline"` or `"absent"`; `block.N.zone` its zone's name |
+//! | `block.N.state` | `"online"`, `"offline"` or `"absent"`; `block.N.zone` its zone's name; `block.N.records` `"untouched"` while it is offline and nobody wrote them |
 //! | `device.ID.plugged_bytes`, `device.ID.online`, `device.ID.offline` | of a device |
 //! | `page_bytes`, `block_pages`, `clock_ms`, `backing` | of the machine |
 //! | `min_free_kib`, `min_free_computed` | `min_free_kbytes` in force, and what the formula gives |
@@ -151,6 +151,11 @@ fn block(host: &Host, rest: &str) -> Option<Value> {
     let zone = section.and_then(|section| section.zones.first());
     match field {
         "state" => Some(Value::Word(state.to_owned())),
+        "records" => {
+            let is_untouched = state == "offline" && host.is_untouched(id.parse().ok()?);
+            let word = if is_untouched { "untouched" } else { "" };
+            Some(Value::Word(word.to_owned()))
+        }
         "zone" => Some(Value::Word(
             zone.map_or("none".to_owned(), |at| host.zone_name(*at)),
         )),

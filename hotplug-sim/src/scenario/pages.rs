@@ -5,7 +5,7 @@ use hugepool_mm::{CompactMode, CompactRequest, Mark, Migratetype, Order, Pfn};
 use super::expr::Value;
 use super::file::{Step, parse_ranges, parse_size};
 use super::runner::Runner;
-use crate::host::alloc::{Ask, Loc, Short, Source};
+use crate::host::alloc::{Ask, Loc, Short, Source, order_of};
 use crate::host::held::Owner;
 use crate::prng::Prng;
 
@@ -15,6 +15,7 @@ impl Runner {
             "alloc" => self.act_alloc(step),
             "free" => self.act_free(step, prng),
             "free-twice" => self.act_free_twice(step),
+            "free-wrong" => self.act_free_wrong(step),
             "bulk" => self.act_bulk(step),
             "pressure" => self.act_pressure(step),
             "balloon" => self.act_balloon(step),
@@ -214,12 +215,61 @@ impl Runner {
             .blocks
             .last()
             .ok_or("it has no block")?;
+        let order = self.order_at(loc)?;
         let pages = self.host.give(loc)?;
-        let second = self.host.give(loc);
+        let second = self.host.give_claimed(owner, loc, order);
         self.results.insert("pages", pages.into());
-        let word = if second.is_err() { "not-held" } else { "" };
+        let word = second.err().unwrap_or("");
         self.results.insert("reason", Value::Word(word.to_owned()));
         Ok(())
+    }
+
+    /// A client names its newest block wrongly when it gives it back.
+    fn act_free_wrong(&mut self, step: &Step) -> Result<(), String> {
+        let owner = self.owner(step)?;
+        let loc = *self.host.clients[usize::from(owner.0)]
+            .blocks
+            .last()
+            .ok_or("it has no block")?;
+        let order = self.order_at(loc)?;
+        let at = |pfn: u32| Loc {
+            pfn: Pfn::new(pfn),
+            ..loc
+        };
+        let nr = order.nr_pages();
+        let claims: Vec<(Loc, Order)> = match step.pattern.as_deref() {
+            Some("middle") => (1..nr)
+                .map(|page| (at(loc.pfn.get() + page), Order::ZERO))
+                .collect(),
+            Some("outside") => {
+                let span = self.host.zones[loc.zone()].zone.span();
+                let ends = [span.start.wrapping_sub(1), span.end, u64::from(u32::MAX)];
+                let ends = ends.iter().filter_map(|end| u32::try_from(*end).ok());
+                ends.map(|pfn| (at(pfn), Order::ZERO)).collect()
+            }
+            Some("order") => (0..=Order::MAX.get())
+                .filter_map(Order::new)
+                .filter(|other| *other != order)
+                .map(|other| (loc, other))
+                .collect(),
+            _ => return Err("free-wrong needs a pattern: middle, outside or order".to_owned()),
+        };
+        let (mut pages, mut refused, mut word) = (0, 0_u64, "");
+        for (loc, order) in claims {
+            match self.host.give_claimed(owner, loc, order) {
+                Ok(nr) => pages += nr,
+                Err(why) => (refused, word) = (refused + 1, why),
+            }
+        }
+        self.results.insert("pages", pages.into());
+        self.results.insert("refused", refused.into());
+        self.results.insert("reason", Value::Word(word.to_owned()));
+        Ok(())
+    }
+
+    fn order_at(&self, loc: Loc) -> Result<Order, String> {
+        let entry = self.host.zones[loc.zone()].held.get(loc.pfn);
+        Ok(order_of(entry.ok_or("what is on a list is held")?))
     }
 
     /// `alloc_pages_bulk` on an array: fills the empty slots, returns how many are full.

@@ -16,10 +16,17 @@ pub struct Verb {
 const COMMON: [&str; 5] = ["do", "name", "repeat", "save", "expect"];
 
 /// All verbs.
-pub const VERBS: [Verb; 22] = [
+pub const VERBS: [Verb; 23] = [
     Verb {
         name: "add",
-        fields: &["blocks", "size", "device", "node", "records"],
+        fields: &[
+            "blocks",
+            "size",
+            "device",
+            "node",
+            "records",
+            "all_or_nothing",
+        ],
         about: "memory blocks appear, offline; records = none, old or inside says where 64 bytes a page go",
     },
     Verb {
@@ -68,6 +75,11 @@ pub const VERBS: [Verb; 22] = [
         name: "free-twice",
         fields: &["client"],
         about: "a client gives its newest block back, and then once more",
+    },
+    Verb {
+        name: "free-wrong",
+        fields: &["client", "pattern"],
+        about: "a client gives back what is not the head of its newest block: pattern = middle, outside or order",
     },
     Verb {
         name: "bulk",
