@@ -43,6 +43,10 @@ pub(crate) struct Custody {
     pub posts: Posts,
     /// Words of returns that something must be settled before.
     pub deferred: Vec<(ClientId, RawPage)>,
+    /// The same, of blocks that a free map names.
+    pub deferred_heads: Vec<(ClientId, u32)>,
+    /// Whether nothing is left in any ring that could come before a parcel.
+    pub are_rings_settled: bool,
     pub heads: Vec<Pfn>,
     /// Of the parcel that is being settled.
     pub words: Vec<RawPage>,
@@ -61,6 +65,8 @@ impl Custody {
             picks: Picks::default(),
             posts: Posts::new(),
             deferred: Vec::new(),
+            deferred_heads: Vec::new(),
+            are_rings_settled: false,
             heads: Vec::new(),
             words: Vec::new(),
         }

@@ -167,7 +167,8 @@ impl Custody {
     }
 
     /// Applies a parcel that its transit word says is taken, unless it is given back at this very
-    /// moment; its taker may still say what has become of it.
+    /// moment; its taker may still say what has become of it. Not before what must come before it:
+    /// of that perhaps only a notice tells, that is not read yet.
     fn apply_taken(&mut self, ticket: Ticket, taker: ClientId, depth: u32, now_ms: u64) -> bool {
         let parts = ticket.parts();
         let Some((sender, head)) = self.posts.signed(parts) else {
@@ -175,14 +176,22 @@ impl Custody {
         };
         let mut words = Vec::new();
         self.posts.words(parts, head, &mut words);
+        for word in &words {
+            self.catch_up(word.pfn(), word.generation(), depth + 1, now_ms);
+            // The first one that cannot be reached ends it: nobody has the daemon try all.
+            if !self.are_rings_settled && self.is_ahead(*word) {
+                return false;
+            }
+        }
+        // What was caught up with may have been this one.
+        if self.posts.signed(parts).is_none() {
+            return false;
+        }
         let transit = self.posts.transit(parts);
         if transit.is_none_or(|word| word.settle(parts.sequence, as_taker(taker)).is_err()) {
             return false;
         }
         self.posts.mark_settled(parts);
-        for word in &words {
-            self.catch_up(word.pfn(), word.generation(), depth + 1, now_ms);
-        }
         // The sender's mistake, if any; it is not asked here.
         let _ = self.move_parcel(sender, taker, &words, Done::Kept, now_ms);
         self.posts.add_late(ticket, Late { taker, words });
@@ -262,6 +271,7 @@ impl Custody {
     /// any more, and all that is taken, from it or by it, is the taker's. All rings have been
     /// settled.
     pub fn wind_up(&mut self, gone: ClientId, now_ms: u64) {
+        self.are_rings_settled = true;
         for (ticket, _) in self.posts.parcels_of(gone) {
             let parts = ticket.parts();
             if let Some(word) = self.posts.transit(parts) {
@@ -281,5 +291,6 @@ impl Custody {
             }
         }
         self.posts.close(gone);
+        self.are_rings_settled = false;
     }
 }

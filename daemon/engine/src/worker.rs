@@ -104,7 +104,7 @@ impl Engine {
     /// Settles words that came too early: all rings are settled, as they stand now, and what still
     /// finds nothing that could come before it is wrong.
     pub(crate) fn settle_deferred(&mut self, now: Now) {
-        if self.custody.deferred.is_empty() {
+        if self.custody.deferred.is_empty() && self.custody.deferred_heads.is_empty() {
             return;
         }
         for id in self.clients.ids() {
@@ -121,12 +121,22 @@ impl Engine {
         }
         for (id, word) in words {
             let settled = self.custody.settle_word(id, word, true, millis(now));
-            if let (Err(Unsettled::Misuse(misuse)), Some(client)) =
-                (settled, self.clients.get_mut(id))
-            {
-                client.note_misuse(misuse);
-                self.nr_misuses += 1;
+            if let Err(Unsettled::Misuse(misuse)) = settled {
+                self.note_misuse(id, misuse);
             }
+        }
+        for (id, pfn) in core::mem::take(&mut self.custody.deferred_heads) {
+            match self.custody.settle_head(id, pfn, millis(now)) {
+                Ok(()) | Err(Misuse::NotLent { .. }) => {}
+                Err(misuse) => self.note_misuse(id, misuse),
+            }
+        }
+    }
+
+    fn note_misuse(&mut self, id: ClientId, misuse: Misuse) {
+        if let Some(client) = self.clients.get_mut(id) {
+            client.note_misuse(misuse);
+            self.nr_misuses += 1;
         }
     }
 
@@ -263,6 +273,8 @@ fn bring_home(client: &mut Client, custody: &mut Custody, now_ms: u64) -> Result
                 Ok(()) => {}
                 // Home already: its word came by a ring, or it was recalled.
                 Err(Misuse::NotLent { .. }) => {}
+                // It may have come by a parcel of which only a notice tells, in another ring.
+                Err(Misuse::NotYours { .. }) => custody.deferred_heads.push((id, pfn)),
                 Err(misuse) => misuses.push(misuse),
             }
         }

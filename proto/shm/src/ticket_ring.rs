@@ -431,7 +431,7 @@ mod tests {
         (side(Side::Sender), side(Side::Receiver), ring.clone())
     }
 
-    /// Meant to fail, not tried yet: `wake` before the push; `sleep` without its last look (both wait for ever).
+    /// Seen to fail: `sleep` without its last look (it waits for ever).
     #[test]
     fn all_that_is_sent_is_received_in_order_by_sides_that_sleep() {
         let (mut sender, mut receiver, _) = pair(4);
@@ -445,6 +445,46 @@ mod tests {
         }
         assert_eq!(receiver.recv(PATIENCE), Err(RingEnd::Closed));
         sending.join().unwrap();
+    }
+
+    /// Looks often, and lets others go on now and then.
+    fn spin_while(goes_on: &dyn Fn() -> bool) {
+        for nr in 1_u32.. {
+            if !goes_on() {
+                return;
+            }
+            if nr.is_multiple_of(256) {
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// Seen to fail: `wake` before the push.
+    #[test]
+    fn who_is_woken_finds_what_it_was_woken_for() {
+        const NR: u32 = 30_000;
+        let (mut sender, _receiver, ring) = pair(NR.next_power_of_two());
+        let nr_asleep = Arc::new(AtomicU32::new(0));
+        let sleeper = thread::spawn({
+            let nr_asleep = nr_asleep.clone();
+            move || {
+                let (sleeping, sent) = (
+                    &ring.end(Side::Receiver).sleeping,
+                    &ring.end(Side::Sender).cursor,
+                );
+                for nr in 1..=NR {
+                    sleeping.store(1, SeqCst);
+                    nr_asleep.store(nr, SeqCst);
+                    spin_while(&|| sleeping.load(SeqCst) == 1);
+                    assert_eq!(sent.load(SeqCst), nr, "woken too early");
+                }
+            }
+        });
+        for nr in 1..=NR {
+            spin_while(&|| nr_asleep.load(SeqCst) < nr && !sleeper.is_finished());
+            assert_eq!(sender.try_send(ticket(nr)), Ok(true));
+        }
+        sleeper.join().unwrap();
     }
 
     #[test]

@@ -3,9 +3,7 @@
 //!
 //! Seen to fail: `leave_offered` by a load and a store instead of the swap (two winners); the
 //! offer or the look Relaxed (the receiver reads the outbox before it was written); the sequence
-//! left out of the comparison (a claim by an old ticket gets the parcel offered after it).
-//!
-//! Meant to fail, not tried yet: `give_back`
+//! left out of the comparison (a claim by an old ticket gets the parcel offered after it); `give_back`
 //! from any state (the sender and the daemon's books both give it away); `settle` by a store (a parcel
 //! is its sender's again and the taker's in the books); `regain` Relaxed (the sender reads its pages
 //! before the borrower has written to them).
