@@ -170,7 +170,7 @@ fn take_over(config: &Config, mut kept: Kept, store: &Store) -> Result<Started, 
     }
     let settings = saved.config(engine_config(config).defaults);
     let config = takeover::config_of(config, &settings);
-    let memory = match takeover::memory(&config, &saved, &mut kept) {
+    let memory = match takeover::memory(&config, &saved, &words, &mut kept) {
         Ok(memory) => Arc::new(memory),
         Err(error) => return Err(sealed(&error)),
     };

@@ -3,6 +3,7 @@
 //! What is fixed for the life of the memory (sizes, zones, their reserves) is as it was; what may be
 //! set otherwise (who may use a zone, limits to come, timeouts) is as the configuration says now.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
@@ -160,15 +161,21 @@ pub fn config_of(config: &Config, saved: &EngineConfig) -> Config {
     }
 }
 
-/// The zones' memory, as it lies there.
+/// The zones' memory, as it lies there: of the sections that their words say have some.
 ///
 /// # Errors
 /// [`TakeoverError`].
-pub fn memory(config: &Config, saved: &Saved, kept: &mut Kept) -> Result<Memory, TakeoverError> {
-    let backings: Vec<(SectionId, Backing)> = saved
+pub fn memory(
+    config: &Config,
+    saved: &Saved,
+    words: &StateWords,
+    kept: &mut Kept,
+) -> Result<Memory, TakeoverError> {
+    let named: BTreeMap<SectionId, Backing> = saved
         .backings()
         .filter_map(|(section, backing)| Some((section, backing_named(&backing.name)?)))
         .collect();
+    let with_memory: Vec<SectionId> = words.sections_with_memory().collect();
     let mut zones = Vec::new();
     for (at, plan) in config.zones.iter().enumerate() {
         let zone = || plan.name.clone();
@@ -190,17 +197,22 @@ pub fn memory(config: &Config, saved: &Saved, kept: &mut Kept) -> Result<Memory,
         }
         let first = u64::from(plan.start_pfn) >> config.geometry.section_order();
         let end = first + (plan.span_pages >> config.geometry.section_order());
-        let ours = backings
+        let ours = with_memory
             .iter()
-            .filter(|(section, _)| (first..end).contains(&u64::from(section.get())));
-        let populated: Vec<(SectionId, Backing)> = ours.copied().collect();
+            .filter(|section| (first..end).contains(&u64::from(section.get())));
+        let ours: Vec<SectionId> = ours.copied().collect();
         let usual = match region.pages() {
             FilePages::Huge2M => Backing::Hugetlb,
             FilePages::Huge1G => Backing::Hugetlb1G,
-            FilePages::Shmem => populated
-                .first()
-                .map_or(Backing::Shm, |(_, backing)| *backing),
+            FilePages::Shmem => {
+                let known = ours.iter().find_map(|section| named.get(section));
+                known.copied().unwrap_or(Backing::Shm)
+            }
         };
+        // One that had just come was not saved yet.
+        let backing = |section: &SectionId| named.get(section).copied().unwrap_or(usual);
+        let populated = ours.iter().map(|section| (*section, backing(section)));
+        let populated = populated.collect();
         let transits = u8::try_from(at)
             .ok()
             .and_then(|at| kept.transits.remove(&at));

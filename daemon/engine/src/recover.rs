@@ -9,6 +9,8 @@
 //!
 //! Each part may itself be cut short and done again: what it stores is what it would store then.
 
+use std::collections::BTreeMap;
+
 use hugepool_mm::{Migratetype, OnlineOrder, Order, Pfn, SectionId, SectionState};
 use hugepool_shm::control::ControlSegment;
 use hugepool_shm::outbox::Outbox;
@@ -27,7 +29,7 @@ use crate::report::{OperationKind, SectionOutcome};
 use crate::saved::Saved;
 use crate::tally::Place;
 use crate::zones::{ConfigError, ZoneIndex};
-use crate::{Defaults, Engine, StateWords, num};
+use crate::{Backing, Defaults, Engine, StateWords, num};
 
 /// A client's segment, as it was found.
 #[derive(Debug)]
@@ -136,8 +138,11 @@ impl Engine {
 
     /// Brings each section to the state that was kept, everything in it free.
     fn bring_sections(&mut self, saved: &Saved) -> Result<(), RecoverError> {
+        // By zone, for sections that had come and were not saved yet.
+        let mut usual: BTreeMap<usize, Backing> = BTreeMap::new();
         for (section, backing) in saved.backings() {
             if let Some(row) = self.custody.zones.section_mut(section) {
+                usual.entry(row.zone).or_insert_with(|| backing.clone());
                 row.backing = Some(backing);
             }
         }
@@ -153,6 +158,9 @@ impl Engine {
             if word.state == SectionState::Absent {
                 row.backing = None;
                 continue;
+            }
+            if row.backing.is_none() && word.state != SectionState::Adding {
+                row.backing = usual.get(&row.zone).cloned();
             }
             let zone = row.zone;
             self.bring_section(zone, section, word.state)

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use hugepool_mm::{SectionId, SectionState};
 
 use crate::custody::Custody;
-use crate::num;
+use crate::{StateWords, num};
 
 /// What a word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,25 @@ impl SectionWord {
             state,
             floor,
             incarnation: u32::from_le_bytes([d, e, f, g]),
+        })
+    }
+}
+
+impl SectionWord {
+    /// Whether its memory is there, wholly or in part.
+    fn has_memory(self) -> bool {
+        !matches!(self.state, SectionState::Absent | SectionState::Adding)
+    }
+}
+
+impl StateWords {
+    /// Sections that have memory, as their words say. What was saved of them may be older: a daemon
+    /// can die between the two, and only the words are stored before pages of them are lent.
+    pub fn sections_with_memory(&self) -> impl Iterator<Item = SectionId> + '_ {
+        let words = (0..).zip(self.sections.cells());
+        words.filter_map(|(at, word)| {
+            let word = SectionWord::decode(word.load(Relaxed))?;
+            word.has_memory().then(|| SectionId::new(at))
         })
     }
 }
