@@ -7,8 +7,9 @@
 
 mod tidy;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
@@ -24,6 +25,12 @@ struct Cli {
 enum Verb {
     /// Check the house rules: layering, file heads and lengths, sync tags, words.
     Tidy,
+    /// Let clients, daemon and sections come and go for a while, and count every page.
+    Soak {
+        /// What `hugepool-soak --help` lists.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        flags: Vec<OsString>,
+    },
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -36,7 +43,28 @@ fn main() -> anyhow::Result<ExitCode> {
             eprintln!("tidy: {} findings", findings.len());
             Ok(ExitCode::from(u8::from(!findings.is_empty())))
         }
+        Verb::Soak { flags } => soak(&flags),
     }
+}
+
+/// Builds the soak and runs it; its exit status.
+fn soak(flags: &[OsString]) -> anyhow::Result<ExitCode> {
+    let status = Command::new(env!("CARGO"))
+        .args([
+            "run",
+            "--quiet",
+            "--locked",
+            "--release",
+            "--package",
+            "hugepool-soak",
+            "--",
+        ])
+        .args(flags)
+        .current_dir(workspace_root()?)
+        .status()
+        .context("cannot run cargo")?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(ExitCode::from(code.unwrap_or(1)))
 }
 
 /// The workspace's folder, by what cargo tells the program it runs.

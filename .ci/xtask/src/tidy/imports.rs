@@ -25,7 +25,7 @@ struct Layer {
 }
 
 /// The import table, lowest layer first.
-const LAYERS: [Layer; 11] = [
+const LAYERS: [Layer; 12] = [
     Layer {
         folder: "daemon/mm",
         package: "hugepool-mm",
@@ -103,6 +103,12 @@ const LAYERS: [Layer; 11] = [
         package: "counts",
         ours: &[],
         others: Some(&[]),
+    },
+    Layer {
+        folder: ".ci/soak",
+        package: "hugepool-soak",
+        ours: &["hugepool", "hugepool-daemon", "hugepool-proto"],
+        others: None,
     },
     Layer {
         folder: ".ci/xtask",
