@@ -96,7 +96,7 @@ async fn a_client_lives_through_the_deaths_of_its_daemon() {
     let mut admin = admin(&kept.keeper).await;
     until_lent(&mut admin, 0).await;
     assert_eq!(at_home(&mut admin).await, TINY_PAGES);
-    kept.end();
+    kept.end_beside().await;
 }
 
 #[test]
@@ -223,7 +223,7 @@ async fn a_daemon_killed_after_any_of_its_steps_loses_nothing() {
         assert_eq!(pages.lent, 0, "{step}");
         let status = admin.get_status(v1::GetStatusRequest::default()).await;
         assert_eq!(status.unwrap().into_inner().nr_misuses, 0, "{step}");
-        if !kept.end().contains("started again") {
+        if !kept.end_beside().await.contains("started again") {
             alive.push(step);
         }
     }
@@ -269,7 +269,7 @@ async fn a_section_that_had_just_come_keeps_its_bytes() {
     assert_eq!(nr_bytes, [0; 3]);
     check_marks(&pages);
     drop((pages, client, admin));
-    kept.end();
+    kept.end_beside().await;
 }
 
 #[tokio::test]
@@ -300,7 +300,7 @@ async fn busy_clients_notice_nothing_of_a_daemon_that_is_killed_again_and_again(
     until_lent(&mut admin, 0).await;
     let status = admin.get_status(v1::GetStatusRequest::default()).await;
     assert_eq!(status.unwrap().into_inner().nr_misuses, 0);
-    kept.end();
+    kept.end_beside().await;
 }
 
 async fn uptime_ms(admin: &mut v1::admin_client::AdminClient<tonic::transport::Channel>) -> u64 {
@@ -317,7 +317,7 @@ async fn a_client_that_dies_while_no_daemon_is_there_is_found_dead() {
     kept.keeper.wait_for_line("ready");
     let mut admin = admin(&kept.keeper).await;
     until_lent(&mut admin, 0).await;
-    kept.end();
+    kept.end_beside().await;
 }
 
 #[test]

@@ -77,6 +77,11 @@ impl Kept {
         assert!(status.success(), "{status}: {log}");
         log
     }
+
+    /// The same beside a runtime, whose connections are closed meanwhile: the daemon waits for them.
+    pub async fn end_beside(self) -> String {
+        tokio::task::spawn_blocking(|| self.end()).await.unwrap()
+    }
 }
 
 impl Drop for Kept {
