@@ -14,6 +14,7 @@ use daemon::Daemon;
 use hotplug_sim::host::Host;
 use hotplug_sim::import::machine::Machine;
 use hotplug_sim::live::snapshot;
+use hugepool_proto::v1::{GetStatusRequest, ListOperationsRequest, SetLimitsRequest};
 
 #[test]
 fn the_daemon() {
@@ -122,6 +123,128 @@ fn a_daemon_does_what_its_simulation_did() {
         "{stdout}"
     );
     assert!(stdout.lines().count() >= 14, "{stdout}");
+}
+
+/// A movable zone of four pageblocks, every second page of most of it in use, is packed; then both
+/// clients are killed.
+const DEATHS: &str = r#"
+[[step]]
+do = "alloc"
+client = "cache"
+zone = "movable"
+migratetype = "movable"
+count = 1500
+
+[[step]]
+do = "free"
+client = "cache"
+count = 700
+pattern = "odd"
+
+[[step]]
+do = "compact"
+zone = "movable"
+
+[[step]]
+do = "alloc"
+client = "server"
+zone = "normal"
+migratetype = "unmovable"
+order = 3
+count = 40
+
+[[step]]
+do = "die"
+client = "server"
+
+[[step]]
+do = "die"
+client = "cache"
+
+[[step]]
+do = "alloc"
+client = "server"
+zone = "movable"
+migratetype = "movable"
+count = 3000
+"#;
+
+/// Seen to fail: a `die` that only forgets its client (nothing came home, and the last step of the
+/// daemon falls short), and a compaction that is not asked for (no operation, no pageblock free).
+#[test]
+fn clients_are_really_killed_and_zones_really_compacted() {
+    let daemon = Daemon::start("deaths");
+    let path = daemon.dir().join("deaths.toml");
+    std::fs::write(&path, DEATHS).unwrap();
+    let dir = daemon.dir().to_str().unwrap();
+    let run = sim(&["drive", "--runtime-dir", dir, path.to_str().unwrap()]);
+    let stdout = text(&run.stdout);
+    assert_eq!(run.status.code(), Some(0), "{stdout}{}", text(&run.stderr));
+    let row = |step: &str| stdout.lines().find(|line| line.starts_with(step)).unwrap();
+    assert_eq!(row("3 ").matches("order-9=free").count(), 2, "{stdout}");
+    assert_eq!(row("5 ").matches("pages=320").count(), 2, "{stdout}");
+    assert_eq!(row("6 ").matches("pages=800").count(), 2, "{stdout}");
+    // What the daemon itself says of it.
+    let status = daemon.ask(|mut admin| async move { admin.get_status(GetStatusRequest {}).await });
+    assert!(status.nr_reclaimed_pages >= 320 + 800, "{status:?}");
+    let operations = daemon
+        .ask(|mut admin| async move { admin.list_operations(ListOperationsRequest {}).await })
+        .operations;
+    let compacted: Vec<_> = operations
+        .iter()
+        .filter(|operation| operation.kind == "compact")
+        .collect();
+    let [compacted] = compacted[..] else {
+        panic!("{operations:?}")
+    };
+    assert_eq!(compacted.state, "done");
+}
+
+/// What the simulation cannot know: somebody has set a ceiling for those to come.
+#[test]
+fn a_daemon_that_does_something_else_ends_the_run_with_1() {
+    let daemon = Daemon::start("ceiling");
+    let limits = SetLimitsRequest {
+        slot: None,
+        ceiling_pages: Some(256),
+    };
+    daemon.ask(|mut admin| async move { admin.set_limits(limits).await });
+    let path = daemon.dir().join("ceiling.toml");
+    let alloc =
+        "[[step]]\ndo = \"alloc\"\nclient = \"a\"\nmigratetype = \"unmovable\"\ncount = 1000\n";
+    std::fs::write(&path, alloc).unwrap();
+    let dir = daemon.dir().to_str().unwrap();
+    let run = sim(&["drive", "--runtime-dir", dir, path.to_str().unwrap()]);
+    let stdout = text(&run.stdout);
+    assert_eq!(run.status.code(), Some(1), "{stdout}{}", text(&run.stderr));
+    let row = stdout.lines().find(|line| line.starts_with("1 ")).unwrap();
+    assert!(
+        row.contains("done=1000 refused=0")
+            && row.contains("reason=limit")
+            && row.ends_with("differs"),
+        "{stdout}"
+    );
+}
+
+/// A field that the daemon's side would not heed is refused, and nothing is done.
+#[test]
+fn what_would_be_done_otherwise_is_refused_before_anything_is() {
+    let daemon = Daemon::start("fields");
+    let dir = daemon.dir().to_str().unwrap();
+    let path = daemon.dir().join("fields.toml");
+    for (step, word) in [
+        ("do = \"alloc\"\nclient = \"a\"\ndip = true", "with dip"),
+        ("do = \"offline\"\nblocks = \"1\"", "with blocks"),
+        ("do = \"bulk\"\nclient = \"a\"\nslots = 5", "unmovable"),
+    ] {
+        let first = "[[step]]\ndo = \"alloc\"\nclient = \"a\"\ncount = 1\n";
+        std::fs::write(&path, format!("{first}[[step]]\n{step}\n")).unwrap();
+        let run = sim(&["drive", "--runtime-dir", dir, path.to_str().unwrap()]);
+        assert_eq!(run.status.code(), Some(2), "{}", text(&run.stdout));
+        let said = text(&run.stderr);
+        assert!(said.contains("step 2") && said.contains(word), "{said}");
+    }
+    assert_eq!(daemon.pages().lent, 0, "nobody attached");
 }
 
 #[test]

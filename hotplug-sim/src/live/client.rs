@@ -4,7 +4,7 @@
 //! | line | answer |
 //! |---|---|
 //! | `alloc ZONE ORDER MIGRATETYPE COUNT` (`-` for any zone) | `DONE REASON` |
-//! | `free COUNT` | `PAGES` |
+//! | `free COUNT PATTERN` (`random`, `newest`, `odd` or `even`) | `PAGES` |
 //! | `bulk ZONE SLOTS FILLED` | `POPULATED REASON` |
 
 use std::io::{BufRead, Write};
@@ -13,7 +13,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use hugepool::{Client, Migratetype, MovablePage, Options, Order, Page, Shortfall};
+use hugepool::{Client, Migratetype, MovablePage, Options, Order, Page, Request, Shortfall};
+
+use crate::prng::Prng;
+
+/// How long a call waits for pages that are not there, and for a daemon that is busy.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// `drive-client`.
 #[derive(Args, Clone, Debug)]
@@ -33,6 +38,17 @@ enum Block {
 }
 
 impl Block {
+    /// Where it is now.
+    fn pfn(&self) -> Result<u32, String> {
+        match self {
+            Block::Fixed(page) => Ok(page.pfn()),
+            Block::Movable(page) => {
+                let pinned = page.pin().map_err(|error| error.to_string())?;
+                Ok(pinned.pfn())
+            }
+        }
+    }
+
     fn nr_pages(&self) -> u64 {
         match self {
             Block::Fixed(page) => 1 << page.order(),
@@ -46,7 +62,7 @@ pub fn run(args: &ClientArgs) -> ExitCode {
     let options = Options::default()
         .runtime_dir(&args.runtime_dir)
         .name(&args.name)
-        .deadline(Duration::from_millis(500));
+        .deadline(PATIENCE);
     let client = match Client::attach(options) {
         Ok(client) => client,
         Err(error) => {
@@ -55,11 +71,12 @@ pub fn run(args: &ClientArgs) -> ExitCode {
         }
     };
     let mut held: Vec<Block> = Vec::new();
+    let mut prng = Prng::from_seed(1);
     answer("ready");
     for line in std::io::stdin().lock().lines() {
         let Ok(line) = line else { break };
         let words: Vec<&str> = line.split_whitespace().collect();
-        match obey(&client, &words, &mut held) {
+        match obey(&client, &words, &mut held, &mut prng) {
             Ok(said) => answer(&said),
             Err(error) => answer(&format!("error {error}")),
         }
@@ -73,18 +90,19 @@ fn answer(text: &str) {
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 
-fn obey(client: &Client, words: &[&str], held: &mut Vec<Block>) -> Result<String, String> {
+fn obey(
+    client: &Client,
+    words: &[&str],
+    held: &mut Vec<Block>,
+    prng: &mut Prng,
+) -> Result<String, String> {
     let number = |text: &str| text.parse::<usize>().map_err(|error| error.to_string());
     match words {
         ["alloc", zone, order, migratetype, count] => {
             let order: u8 = order.parse().map_err(|_| "no order".to_owned())?;
             alloc(client, zone, order, migratetype, number(count)?, held)
         }
-        ["free", count] => {
-            let keep = held.len().saturating_sub(number(count)?);
-            let pages: u64 = held.drain(keep..).map(|block| block.nr_pages()).sum();
-            Ok(pages.to_string())
-        }
+        ["free", count, pattern] => free(held, number(count)?, pattern, prng),
         ["bulk", zone, slots, filled] => {
             let (slots, filled) = (number(slots)?, number(filled)?);
             let request = request(client, zone)?;
@@ -105,7 +123,43 @@ fn obey(client: &Client, words: &[&str], held: &mut Vec<Block>) -> Result<String
     }
 }
 
-fn request<'c>(client: &'c Client, zone: &str) -> Result<hugepool::Request<'c>, String> {
+/// Gives so many blocks back; the pages of them.
+fn free(
+    held: &mut Vec<Block>,
+    count: usize,
+    pattern: &str,
+    prng: &mut Prng,
+) -> Result<String, String> {
+    let mut pages = 0;
+    match pattern {
+        "newest" => {
+            let keep = held.len().saturating_sub(count);
+            pages = held.drain(keep..).map(|block| block.nr_pages()).sum();
+        }
+        "random" => {
+            for _ in 0..count.min(held.len()) {
+                pages += held.swap_remove(prng.index(held.len())).nr_pages();
+            }
+        }
+        "odd" | "even" => {
+            let wanted = u32::from(pattern == "odd");
+            let mut at = 0;
+            let mut left = count;
+            while at < held.len() && left > 0 {
+                if held[at].pfn()? % 2 == wanted {
+                    pages += held.remove(at).nr_pages();
+                    left -= 1;
+                } else {
+                    at += 1;
+                }
+            }
+        }
+        other => return Err(format!("no pattern {other:?}")),
+    }
+    Ok(pages.to_string())
+}
+
+fn request<'c>(client: &'c Client, zone: &str) -> Result<Request<'c>, String> {
     match zone {
         "-" => Ok(client.request()),
         zone => client.with_zone(zone).map_err(|error| error.to_string()),
@@ -122,18 +176,23 @@ fn alloc(
 ) -> Result<String, String> {
     let order = Order::new(order).map_err(|error| error.to_string())?;
     let request = request(client, zone)?.with_order(order);
+    let take = |request: &Request<'_>| match migratetype {
+        "movable" => request
+            .with_migratetype(Migratetype::Movable)
+            .alloc_movable()
+            .map(Block::Movable),
+        "reclaimable" => request
+            .with_migratetype(Migratetype::Reclaimable)
+            .alloc_pages(order)
+            .map(Block::Fixed),
+        _ => request.alloc_pages(order).map(Block::Fixed),
+    };
     let (mut done, mut why) = (0, "-");
     while done < count {
-        let taken = match migratetype {
-            "movable" => request
-                .with_migratetype(Migratetype::Movable)
-                .alloc_movable()
-                .map(Block::Movable),
-            "reclaimable" => request
-                .with_migratetype(Migratetype::Reclaimable)
-                .alloc_pages(order)
-                .map(Block::Fixed),
-            _ => request.alloc_pages(order).map(Block::Fixed),
+        let taken = match take(&request) {
+            // Waiting did not help; who does not wait is told why.
+            Err(Shortfall::Deadline { .. }) => take(&request.with_deadline(Duration::ZERO)),
+            taken => taken,
         };
         match taken {
             Ok(block) => held.push(block),

@@ -11,6 +11,7 @@ use tonic::transport::{Channel, Endpoint};
 pub mod client;
 pub mod drive;
 pub mod peer;
+pub mod side;
 pub mod snapshot;
 
 /// What the daemon's state is asked through.

@@ -50,6 +50,12 @@ impl Peers {
         }
     }
 
+    /// The process of a client, if it is there.
+    pub fn pid(&self, name: &str) -> Option<u32> {
+        let peer = self.peers.iter().find(|peer| peer.name == name);
+        peer.map(|peer| peer.child.id())
+    }
+
     /// Kills a client with SIGKILL, and waits for its end.
     pub fn kill(&mut self, name: &str) {
         if let Some(at) = self.peers.iter().position(|peer| peer.name == name) {
