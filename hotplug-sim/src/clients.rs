@@ -151,7 +151,7 @@ impl World {
         self.forget(at)
     }
 
-    fn forget(&mut self, at: usize) -> Result<(), Broken> {
+    pub(crate) fn forget(&mut self, at: usize) -> Result<(), Broken> {
         self.forget_movable(at)?;
         while !self.tenants[at].held.is_empty() {
             self.let_go(at, 64)?;

@@ -13,6 +13,7 @@ pub mod ask;
 mod calls;
 mod checker;
 mod clients;
+mod crash;
 pub mod flags;
 pub mod fleet;
 pub mod host;

@@ -4,7 +4,7 @@
 //! page holds a number that its holder wrote there, so a copy that lands where it must not is
 //! found when the page is given back.
 
-use hugepool_engine::{BlockCopy, MoveBatch};
+use hugepool_engine::{BlockCopy, MoveBatch, MovedBatch};
 use hugepool_shm::handle::{HandleState, PinError};
 use hugepool_shm::raw::{RawMigratetype, RawPage};
 
@@ -86,6 +86,21 @@ impl World {
 
     /// The runner carries a batch out, and may be slow to say so.
     pub(crate) fn carry_out(&mut self, batch: &MoveBatch, is_well: bool) -> Result<(), Broken> {
+        let answer = self.carry_out_unheard(batch, is_well)?;
+        self.answers.push(answer);
+        self.follow_moves()?;
+        if self.prng.chance(1, 2) {
+            self.answer_moves()?;
+        }
+        Ok(())
+    }
+
+    /// The same; what came of it is told to nobody yet.
+    pub(crate) fn carry_out_unheard(
+        &mut self,
+        batch: &MoveBatch,
+        is_well: bool,
+    ) -> Result<MovedBatch, Broken> {
         let mut broken = None;
         let answer = batch.carry_out(&mut |copy| {
             let outcome = self.copy(copy, is_well);
@@ -94,15 +109,7 @@ impl World {
                 false
             })
         });
-        if let Some(why) = broken {
-            return Err(why);
-        }
-        self.answers.push(answer);
-        self.follow_moves()?;
-        if self.prng.chance(1, 2) {
-            self.answer_moves()?;
-        }
-        Ok(())
+        broken.map_or(Ok(answer), Err)
     }
 
     /// The engine hears of a batch.

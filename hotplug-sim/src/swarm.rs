@@ -77,10 +77,12 @@ pub enum Event {
     Tune,
     /// Somebody looks at reports.
     Look,
+    /// The daemon dies, and the next one goes on.
+    Crash,
 }
 
 /// Events with the weight they have when none is off.
-const EVENTS: [(Event, u32); 33] = [
+const EVENTS: [(Event, u32); 34] = [
     (Event::Attach, 2),
     (Event::HangUp, 1),
     (Event::Die, 2),
@@ -114,6 +116,7 @@ const EVENTS: [(Event, u32); 33] = [
     (Event::Evict, 1),
     (Event::Tune, 2),
     (Event::Look, 2),
+    (Event::Crash, 2),
 ];
 
 /// Events that are never off: without them nothing moves.

@@ -4,7 +4,9 @@
 //! acts: [`clients`](crate::clients), [`calls`](crate::calls), [`movable`](crate::movable),
 //! [`hostile`](crate::hostile), [`admin`](crate::admin).
 
-use hugepool_engine::{ClientId, Effect, Engine, MovedBatch, Now, OperationId, Outside};
+use hugepool_engine::{
+    ClientId, Effect, Engine, MovedBatch, Now, OperationId, Outside, Saved, StateShape, StateWords,
+};
 use hugepool_mm::{Geometry, SectionId};
 use hugepool_shm::raw::RawPage;
 
@@ -34,6 +36,11 @@ impl Outside for Counted {
 pub struct World {
     /// What is simulated.
     pub engine: Engine,
+    /// Its words, which outlive it.
+    pub state: StateWords,
+    /// What was saved of it last, and what it was then.
+    pub saved: Saved,
+    pub(crate) saved_version: u64,
     /// What it asked for.
     pub outside: Counted,
     /// Told time.
@@ -73,7 +80,10 @@ impl World {
     pub fn new(seed: u64, is_printed: bool) -> Result<World, Broken> {
         let mut prng = Prng::from_seed(seed);
         let swarm = Swarm::draw(&mut prng);
-        let engine = Engine::new(swarm.config.clone()).map_err(|error| error.to_string())?;
+        let state = StateWords::private(&StateShape::of(&swarm.config));
+        let state = state.map_err(|error| error.to_string())?;
+        let engine = Engine::with_state(swarm.config.clone(), state.clone());
+        let engine = engine.map_err(|error| error.to_string())?;
         let shape = engine.control_geometry(1);
         let nr_pages = usize::try_from(shape.nr_pages).map_err(|error| error.to_string())?;
         let mut zone_of = Vec::with_capacity(nr_pages);
@@ -82,6 +92,9 @@ impl World {
             zone_of.extend(core::iter::repeat_n(index, zone_pages));
         }
         Ok(World {
+            saved: engine.save(),
+            saved_version: engine.slow_version(),
+            state,
             engine,
             outside: Counted::default(),
             now: Now::from_secs(10),
@@ -111,6 +124,7 @@ impl World {
         self.trace.add(format_args!("{event:?}"));
         self.act(event)?;
         self.collect_effects()?;
+        self.save();
         self.trace.end();
         Ok(())
     }
@@ -150,6 +164,7 @@ impl World {
             Event::Evict => self.evict(),
             Event::Tune => self.tune(),
             Event::Look => self.look(),
+            Event::Crash => self.crash(),
         }
     }
 

@@ -323,7 +323,9 @@ impl Engine {
     /// What was being done with sections ends here: what was coming is punched and gone, what was
     /// going goes.
     fn end_operations(&mut self, saved: &Saved, now: Now, found: &mut Recovered) {
-        for &(number, kind, ref sections) in &saved.operations {
+        // The last one first: a section that is coming or going is its, not that of an earlier one
+        // which has done with it and runs on for others.
+        for &(number, kind, ref sections) in saved.operations.iter().rev() {
             let Some(kind) = Saved::kind(kind) else {
                 continue;
             };
@@ -367,9 +369,9 @@ impl Engine {
     /// Where a section of an operation stands, that a daemon before had begun.
     fn task_left(&self, kind: OperationKind, section: SectionId) -> Task {
         let state = self.custody.zones.state(section);
-        let step = match (kind, state) {
-            (OperationKind::Add, SectionState::Adding) => Step::Unwinding,
-            (OperationKind::Remove, SectionState::Removing) => Step::Punching,
+        let step = match kind {
+            OperationKind::Add if self.is_left(kind, section) => Step::Unwinding,
+            OperationKind::Remove if self.is_left(kind, section) => Step::Punching,
             _ => Step::Ended,
         };
         let is_done = matches!(

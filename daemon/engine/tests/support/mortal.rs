@@ -85,6 +85,29 @@ impl Mortal {
         }
     }
 
+    /// One call into the daemon, which dies when it has done the step of this name and `meanwhile`
+    /// has happened beside it.
+    pub fn die_after<T>(
+        &mut self,
+        name: &'static str,
+        mut meanwhile: Box<dyn FnMut()>,
+        work: impl FnOnce(&mut Rig) -> T,
+    ) {
+        let hook = Box::new(move |step: &'static str| {
+            if step == name {
+                meanwhile();
+                resume_unwind(Box::new(Killed));
+            }
+        });
+        let rig = &mut self.rig;
+        let result = catch_unwind(AssertUnwindSafe(|| step::with_hook(hook, || work(rig))));
+        match result.map(drop) {
+            Ok(()) => panic!("it did not come to {name}"),
+            Err(killed) if killed.is::<Killed>() => self.die(),
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+
     /// The daemon dies between two calls, and another one takes over; that may die too.
     pub fn die(&mut self) {
         loop {
