@@ -1,6 +1,5 @@
 //! `hotplug-sim report`: a run's tables and pictures as one HTML page that needs nothing else.
 
-use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -58,9 +57,7 @@ pub fn run(args: &ReportArgs) -> ExitCode {
     };
     let notes = loaded.host.notes.clone();
     let mut runner = Runner::new(loaded.host, loaded.options);
-    if std::io::stderr().is_terminal() {
-        runner.show_progress(command::nr_units(&loaded.scenario));
-    }
+    runner.show_progress(command::nr_units(&loaded.scenario));
     let stopped = runner.run(&loaded.scenario);
     runner.hide_progress();
     let page = match page(&loaded.scenario, &notes, &runner, stopped.as_ref().err()) {
@@ -88,8 +85,9 @@ pub fn page(
     runner: &Runner,
     stopped: Option<&Stop>,
 ) -> Result<String, PlotError> {
+    // Every element is closed: who reads XML can read it, and check it.
     let mut page =
-        String::from("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n");
+        String::from("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\n");
     page.push_str("<title>hotplug-sim report</title>\n");
     page.push_str(&format!(
         "<style>{STYLE}</style></head><body>\n<h1>{}</h1>\n",

@@ -9,6 +9,7 @@ use std::time::Instant; // tidy: pure: for the report on how long a seed took
 use clap::Args;
 
 use crate::model::Broken;
+use crate::progress::Progress;
 use crate::scenario::command::Wanted;
 use crate::world::World;
 
@@ -18,6 +19,8 @@ const BROKEN: u8 = 3;
 const VERIFY_EVERY: u64 = 1000;
 /// The same for a machine of real size, where what is touched is checked at each step.
 const VERIFY_MACHINE_EVERY: u64 = 250_000;
+/// Steps between two looks at the bar.
+const SHOW_EVERY: u64 = 1024;
 /// Every so many checks of the structure, lanes are emptied and counted against hands.
 const REST_EVERY: u64 = 5;
 
@@ -91,10 +94,11 @@ pub fn run(args: &RunArgs) -> ExitCode {
     }
     install_hook();
     let first = args.seed.unwrap_or(1);
+    let mut progress = (!args.trace).then(|| Progress::new(args.steps.saturating_mul(args.seeds)));
     for seed in first..first.saturating_add(args.seeds) {
         // tidy: pure: for the report; the simulation is told its time
         let begun = Instant::now();
-        match simulate(args, seed) {
+        match simulate(args, seed, progress.as_mut()) {
             Ok(outcome) => report(args, seed, outcome, begun.elapsed()),
             Err(failure) => {
                 eprintln!("broken at step {}: {}", failure.step, failure.broken);
@@ -107,7 +111,11 @@ pub fn run(args: &RunArgs) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn simulate(args: &RunArgs, seed: u64) -> Result<Outcome, Failure> {
+fn simulate(
+    args: &RunArgs,
+    seed: u64,
+    mut progress: Option<&mut Progress>,
+) -> Result<Outcome, Failure> {
     CURRENT.set(Some((args.clone(), seed)));
     let early = |broken| Failure {
         step: 0,
@@ -118,6 +126,11 @@ fn simulate(args: &RunArgs, seed: u64) -> Result<Outcome, Failure> {
     let nr_steps = args.until.map_or(args.steps, |until| until.min(args.steps));
     for step in 0..nr_steps {
         STEP.set(step);
+        if step.is_multiple_of(SHOW_EVERY)
+            && let Some(progress) = &mut progress
+        {
+            progress.add(SHOW_EVERY);
+        }
         if let Err(broken) = one_step(args, &mut world, step) {
             let line = world.trace.line().to_owned();
             return Err(Failure { step, broken, line });

@@ -185,6 +185,33 @@ fn where_new_memory_should_go() {
     assert_eq!(kernel["reason"], "unmovable", "{answer}");
 }
 
+/// A trace of what cannot be moved, and more of it than there is room for without the new memory:
+/// as kernel memory it takes it, and the block stays; as movable memory it does not.
+#[test]
+fn where_new_memory_should_go_after_what_a_trace_tells() {
+    let small = Machine::new("history", SMALL);
+    let trace = small.0.with_extension("trace");
+    let mut text = String::new();
+    for page in 0..40_000 {
+        text += &format!(
+            "  a-1 [000] .... 1.{page:06}: mm_page_alloc: page=00000000d2be5665 pfn={page} order=0 \
+             migratetype=0 gfp_flags=GFP_KERNEL\n"
+        );
+    }
+    std::fs::write(&trace, text).unwrap();
+    let history = trace.to_str().unwrap();
+    let answer = small.ask(&["online-policy", "--size", "256MiB", "--history", history]);
+    std::fs::remove_file(&trace).unwrap();
+    let (kernel, movable) = (&answer["rows"][0], &answer["rows"][1]);
+    assert_eq!(answer["requests"], 40_000);
+    assert_eq!(kernel["reason"], "unmovable", "{answer}");
+    assert_eq!(movable["blocks_gone"], 2, "{answer}");
+    assert!(
+        movable["requests_short"].as_u64() > kernel["requests_short"].as_u64(),
+        "{answer}"
+    );
+}
+
 #[test]
 fn what_is_no_question_is_usage() {
     let sim = |args: &[&str]| {

@@ -253,6 +253,113 @@ fn what_makes_no_sense_is_usage() {
     assert_eq!(sim(&["run", "/nonexistent.toml"]).status.code(), Some(2));
 }
 
+/// A page that opens from a disk: every element closed, no name twice, nothing that could make a
+/// browser ask for something else.
+/// [`what_would_be_no_such_page`] shows what it finds.
+fn check_page(html: &str) {
+    use quick_xml::events::Event;
+    let mut reader = quick_xml::Reader::from_str(html);
+    reader.config_mut().check_comments = true;
+    let mut depth = 0_i32;
+    let mut names = Vec::new();
+    loop {
+        let event = reader
+            .read_event()
+            .unwrap_or_else(|error| panic!("at byte {}: {error}", reader.error_position()));
+        let element = match event {
+            Event::Eof => break,
+            Event::Start(element) => {
+                depth += 1;
+                element
+            }
+            Event::Empty(element) => element,
+            Event::End(_) => {
+                depth -= 1;
+                continue;
+            }
+            Event::Text(text) => {
+                assert!(depth > 0 || text.trim().is_empty());
+                continue;
+            }
+            Event::GeneralRef(name) => {
+                let known = ["amp", "lt", "gt", "quot"];
+                assert!(known.contains(&&name[..]), "{name:?}");
+                continue;
+            }
+            Event::DocType(kind) => {
+                assert_eq!(&kind[..], "html");
+                continue;
+            }
+            other => panic!("{other:?}"),
+        };
+        let name = element.name().as_ref().to_owned();
+        for attribute in element.attributes() {
+            // An attribute that is there twice is an error here.
+            let attribute = attribute.unwrap();
+            let key = attribute.key.as_ref().to_owned();
+            let value = attribute.value.to_string();
+            let outside = [
+                "src",
+                "href",
+                "action",
+                "data",
+                "background",
+                "xmlns",
+                "xlink:href",
+            ];
+            assert!(!outside.contains(&key.as_str()), "<{name} {key}>");
+            assert!(!key.starts_with("on"), "<{name} {key}>");
+            let asks = value.contains("url(") || value.contains("//") || value.contains("data:");
+            assert!(!asks, "<{name} {key}={value:?}>");
+        }
+        names.push(name);
+    }
+    assert_eq!(depth, 0, "elements are open at the end");
+    for once in ["html", "head", "title", "body"] {
+        assert_eq!(
+            names.iter().filter(|name| *name == once).count(),
+            1,
+            "{once}"
+        );
+    }
+    let known = [
+        "html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "table", "tr", "th",
+        "td", "ul", "li", "svg", "rect", "text", "line", "polyline", "polygon", "circle", "path",
+    ];
+    for name in &names {
+        assert!(known.contains(&name.as_str()), "<{name}>");
+    }
+    for outside in ["http", "url(", "@import", "<script", "<link"] {
+        assert!(!html.contains(outside), "{outside}");
+    }
+}
+
+#[test]
+fn what_would_be_no_such_page() {
+    let page = |body: &str| {
+        format!("<!DOCTYPE html>\n<html><head><title>t</title></head><body>{body}</body></html>\n")
+    };
+    check_page(&page("<p>one &amp; two</p>"));
+    for wrong in [
+        "<p>one",
+        "<p>one<br></p>",
+        "<p>one & two</p>",
+        "<p>one</p></p>",
+        "<p class=\"a\" class=\"b\">one</p>",
+        "<p class=a>one</p>",
+        "<img src=\"a.png\"/>",
+        "<svg xmlns=\"x\"></svg>",
+        "<rect fill=\"url(#a)\"/>",
+        "<p onclick=\"go()\">one</p>",
+        "<script>go()</script>",
+        "<iframe></iframe>",
+        "<title>again</title>",
+    ] {
+        let found = std::panic::catch_unwind(|| check_page(&page(wrong)));
+        assert!(found.is_err(), "{wrong}");
+    }
+}
+
 #[test]
 fn a_report_needs_nothing_else() {
     let room = Room::new("report");
@@ -267,11 +374,7 @@ fn a_report_needs_nothing_else() {
     ]);
     assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
     let html = std::fs::read_to_string(page).unwrap();
-    for outside in [
-        "http", "src=", "href=", "url(", "@import", "<script", "<link", "xlink",
-    ] {
-        assert!(!html.contains(outside), "{outside}");
-    }
+    check_page(&html);
     assert!(html.matches("<svg").count() >= 6 && html.matches("<rect").count() > 500);
     assert_eq!(html.matches("<svg").count(), html.matches("</svg>").count());
     let plots = room.0.join("plots");

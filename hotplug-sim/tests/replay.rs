@@ -190,3 +190,53 @@ fn where_nothing_happens_there_is_nothing_to_replay() {
     let (status, report) = replay("Node 0, zone Normal 1 2 3 4 5 6 7 8 9 10 11\n", &[]);
     assert_eq!((status, report.as_str()), (1, ""));
 }
+
+/// Seen to fail: a log without its picture.
+#[test]
+fn a_replay_is_drawn() {
+    let mut text = String::new();
+    for block in 0..32 {
+        text += &alloc(block * 2, 0x10_0000 + block * 512, 0, 0);
+        text += &alloc(block * 2 + 1, 0x10_0000 + block * 512 + 1, 0, 1);
+    }
+    let folder = std::env::temp_dir().join(format!("hotplug-sim-drawn-{}", std::process::id()));
+    let (status, report) = replay(&text, &["--plot", folder.to_str().expect("it is text")]);
+    assert_eq!(status, 0, "{report}");
+    let log = "[    1.0] Offlined Pages 32768\n[    2.0] Built 1 zonelists, mobility grouping on.  Total pages: 1\n";
+    let with = format!("{log}[    3.0] memory memory41: Offline failed.\n");
+    let (status, report) = replay(&with, &["--plot", folder.to_str().expect("it is text")]);
+    assert_ne!(status, 1, "{report}");
+    let mut names: Vec<String> = std::fs::read_dir(&folder)
+        .expect("it was made")
+        .map(|entry| {
+            entry
+                .expect("it can be read")
+                .file_name()
+                .into_string()
+                .expect("it is text")
+        })
+        .collect();
+    names.sort();
+    let all = [
+        "free-blocks-kernel.svg",
+        "free-blocks-ours.svg",
+        "in-use.svg",
+        "managed.svg",
+        "pageblocks.svg",
+        "unusable.svg",
+    ];
+    assert_eq!(names, all);
+    for name in all {
+        let svg = std::fs::read_to_string(folder.join(name)).expect("it was written");
+        // Six lines of text at least: the title and the axes.
+        assert!(
+            svg.starts_with("<svg")
+                && svg.matches("<text").count() > 6
+                && svg.contains("<polyline"),
+            "{name}"
+        );
+    }
+    let unusable = std::fs::read_to_string(folder.join("unusable.svg")).expect("it was written");
+    assert!(unusable.contains("Gorman and Whitcroft"));
+    std::fs::remove_dir_all(&folder).expect("it is ours");
+}

@@ -2,7 +2,8 @@
 //!
 //! Each question is put to a machine built from the description, or to copies of it: nothing
 //! is guessed that can be tried. [`blocks`] asks what could go, [`room`] what could be had,
-//! [`scan`] what contiguity questions cost, [`policy`] where new memory should go.
+//! [`scan`] what contiguity questions cost, [`policy`] where new memory should go after a
+//! [`history`].
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,6 +16,7 @@ use crate::scenario::command::read_machine;
 use crate::scenario::file::parse_size;
 
 mod blocks;
+mod history;
 mod policy;
 mod room;
 mod scan;
@@ -62,7 +64,8 @@ enum Question {
         /// The memory that comes.
         #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GiB")]
         size: u64,
-        /// What happens between its coming and its going; without one the everyday.
+        /// What happens between its coming and its going: a scenario, or a trace of page
+        /// allocations (`kmem:*`); without one the everyday.
         #[arg(long, value_name = "FILE")]
         history: Option<PathBuf>,
         /// Operations of the everyday.

@@ -5,13 +5,11 @@ use std::path::Path;
 
 use hugepool_mm::{Mark, Migratetype, OnlineOrder, Order, ZoneKind};
 
+use super::history::{History, Past};
 use super::{Answer, row};
 use crate::host::Host;
 use crate::host::alloc::{Ask, Source};
 use crate::host::hotplug::Records;
-use crate::scenario::expr::Value;
-use crate::scenario::file::{Scenario, Step};
-use crate::scenario::runner::{Options, Runner};
 
 /// What came of one policy.
 struct Outcome {
@@ -22,6 +20,7 @@ struct Outcome {
     moved: u64,
     milliseconds: u64,
     short: u64,
+    asked: Option<u64>,
 }
 
 /// Brings memory online under both policies, lets the history happen, and takes it away again.
@@ -35,14 +34,7 @@ pub fn online(
     steps: u64,
     seed: u64,
 ) -> Result<Answer, String> {
-    let history = match history {
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| format!("{}: {error}", path.display()))?;
-            Scenario::from_toml(&text).map_err(|error| error.to_string())?
-        }
-        None => everyday(steps),
-    };
+    let history = History::read(history, steps)?;
     let nr = size.div_ceil(host.geometry.section_bytes());
     let outcomes = [("kernel", ZoneKind::Normal), ("movable", ZoneKind::Movable)]
         .into_iter()
@@ -63,6 +55,9 @@ pub fn online(
         ]));
     }
     let (kernel, movable) = (&outcomes[0], &outcomes[1]);
+    if let Some(asked) = kernel.asked {
+        answer.number("requests", asked);
+    }
     let better = if movable.gone > kernel.gone && movable.short <= kernel.short + steps / 1000 {
         "movable"
     } else if movable.short > kernel.short && movable.gone <= kernel.gone {
@@ -98,26 +93,12 @@ fn fill(host: &mut Host, node: u32) {
     }
 }
 
-fn everyday(ops: u64) -> Scenario {
-    let mix = Step {
-        verb: "mix".to_owned(),
-        ops: Some(ops),
-        fill: Some(98),
-        deaths: Some(0),
-        ..Step::default()
-    };
-    Scenario {
-        steps: vec![mix],
-        ..Scenario::default()
-    }
-}
-
 fn one(
     mut host: Host,
     name: &'static str,
     kind: ZoneKind,
     nr: u64,
-    history: &Scenario,
+    history: &History,
     seed: u64,
 ) -> Result<Outcome, String> {
     let node = host.zones.first().map_or(0, |zone| zone.node);
@@ -130,20 +111,7 @@ fn one(
         host.online(id, zone, OnlineOrder::Pageblock)
             .map_err(|refused| refused.what)?;
     }
-    let options = Options {
-        seed,
-        until: None,
-        trace: false,
-        verify_every: u64::MAX,
-        skip: Vec::new(),
-    };
-    let mut runner = Runner::new(host, options);
-    runner.run(history).map_err(|stop| stop.to_string())?;
-    let short = match runner.results.get("short") {
-        Some(Value::Number(number)) => u64::try_from(*number).unwrap_or(0),
-        _ => 0,
-    };
-    let mut host = runner.host;
+    let (mut host, Past { short, asked }) = history.happen(host, seed)?;
     let began = host.clock_ns;
     let mut outcome = Outcome {
         name,
@@ -153,6 +121,7 @@ fn one(
         moved: 0,
         milliseconds: 0,
         short,
+        asked,
     };
     for id in (first..first + nr).rev() {
         match host.offline(id) {

@@ -12,6 +12,7 @@ use clap::Args;
 
 use super::file::{BLOCK_BYTES, Fleet, PAGE_BYTES, Policy};
 use super::pool::{self, Outcome};
+use crate::progress::Shared;
 
 const USAGE: u8 = 2;
 const BROKEN: u8 = 3;
@@ -54,11 +55,18 @@ pub fn run(args: &FleetArgs) -> ExitCode {
 
 /// Each policy, on a thread of its own: they share nothing.
 fn simulate(fleet: &Fleet) -> Result<Vec<(Policy, Outcome)>, String> {
+    let hours = u64::from(fleet.nr_hours) * fleet.policies.len() as u64;
+    let progress = &Shared::new(hours);
     std::thread::scope(|scope| {
         let runs: Vec<_> = fleet
             .policies
             .iter()
-            .map(|&policy| (policy, scope.spawn(move || pool::run(fleet, policy))))
+            .map(|&policy| {
+                (
+                    policy,
+                    scope.spawn(move || pool::run(fleet, policy, &|| progress.add(1))),
+                )
+            })
             .collect();
         runs.into_iter()
             .map(|(policy, run)| {

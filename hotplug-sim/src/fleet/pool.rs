@@ -63,11 +63,11 @@ struct Arrival {
     hours: u32,
 }
 
-/// Goes through all hours.
+/// Goes through all hours, and says after each that it is over.
 ///
 /// # Errors
 /// A sum does not hold at the end: a mistake of this program.
-pub fn run(fleet: &Fleet, policy: Policy) -> Result<Outcome, String> {
+pub fn run(fleet: &Fleet, policy: Policy, hour_is_over: &dyn Fn()) -> Result<Outcome, String> {
     let mut run = Run::new(fleet, policy);
     let mut prng = Prng::from_seed(fleet.seed);
     let mut deaths: Vec<Vec<(usize, u32)>> = vec![Vec::new(); fleet.nr_hours as usize];
@@ -92,6 +92,7 @@ pub fn run(fleet: &Fleet, policy: Policy) -> Result<Outcome, String> {
             }
         }
         run.look();
+        hour_is_over();
     }
     run.verify()?;
     let records = run.hosts.iter().map(|host| host.nr_records() as u64);
@@ -269,6 +270,10 @@ impl<'a> Run<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn run(fleet: &Fleet, policy: Policy) -> Result<Outcome, String> {
+        super::run(fleet, policy, &|| ())
+    }
 
     const SMALL: &str = r#"
         hosts = 12

@@ -1,4 +1,10 @@
 //! Numbers of a run over its units: free blocks, unusable space, memory blocks and moves.
+//!
+//! The *unusable free space index* is Mel Gorman's and Andy Whitcroft's (*The What, The Why and the
+//! Where To of Anti-Fragmentation*, Ottawa Linux Symposium 2006): of the free pages, the part that
+//! lies in blocks too small for a request of the order in question, `(F - sum over j >= order of
+//! 2^j * k_j) / F`, here in thousandths for a pageblock. 0 is no fragmentation at all, 1000 that no
+//! such block is free. The kernel shows it as `/sys/kernel/debug/extfrag/unusable_index`.
 
 use plotters::coord::types::{RangedCoordf64, RangedCoordu64};
 use plotters::prelude::*;
@@ -9,11 +15,20 @@ const SIZE: (u32, u32) = (916, 360);
 
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordu64, RangedCoordf64>>;
 
+/// What the index of unusable free space is called in pictures.
+pub const UNUSABLE_TITLE: &str = "Unusable free space index for a pageblock (Gorman and Whitcroft)";
+
 /// A line: its name and points.
-struct Line {
-    name: String,
-    points: Vec<(u64, f64)>,
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// As in the legend.
+    pub name: String,
+    /// What along the x axis, and how much.
+    pub points: Vec<(u64, f64)>,
 }
+
+/// What along the x axis of a run.
+const UNITS: &str = "units of the run";
 
 fn line(samples: &Samples, name: String, value: impl Fn(&Sample) -> u64) -> Line {
     let point = |sample: &Sample| {
@@ -43,10 +58,11 @@ pub fn free_blocks(samples: &Samples) -> Result<String, String> {
             })
         })
         .collect();
-    draw("Free blocks by order", "blocks", &lines)
+    draw("Free blocks by order", UNITS, "blocks", &lines)
 }
 
-/// Of the free space, the part that is no use to a request of a pageblock.
+/// Of the free space, the part that is no use to a request of a pageblock: Gorman's and Whitcroft's
+/// index.
 ///
 /// # Errors
 /// What the drawing library says.
@@ -55,7 +71,8 @@ pub fn unusable(samples: &Samples) -> Result<String, String> {
         u64::from(sample.unusable)
     })];
     draw(
-        "Unusable free space for a pageblock",
+        UNUSABLE_TITLE,
+        UNITS,
         "thousandths of the free pages",
         &lines,
     )
@@ -80,12 +97,17 @@ pub fn offline(samples: &Samples) -> Result<String, String> {
     ];
     draw(
         "Memory blocks online, and pages moved",
+        UNITS,
         "thousandths of the most",
         &lines,
     )
 }
 
-fn draw(title: &str, unit: &str, lines: &[Line]) -> Result<String, String> {
+/// Lines over what `along` says, in the `unit` of the y axis.
+///
+/// # Errors
+/// What the drawing library says.
+pub fn draw(title: &str, along: &str, unit: &str, lines: &[Line]) -> Result<String, String> {
     let last = lines
         .iter()
         .flat_map(|line| &line.points)
@@ -110,7 +132,7 @@ fn draw(title: &str, unit: &str, lines: &[Line]) -> Result<String, String> {
             .map_err(|error| error.to_string())?;
         chart
             .configure_mesh()
-            .x_desc("units of the run")
+            .x_desc(along)
             .y_desc(unit)
             .light_line_style(WHITE)
             .draw()

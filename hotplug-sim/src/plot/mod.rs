@@ -54,7 +54,7 @@ pub fn pictures(runner: &Runner) -> Result<Vec<Picture>, PlotError> {
         ),
         (
             "unusable",
-            "Unusable free space for a pageblock",
+            lines::UNUSABLE_TITLE,
             lines::unusable(&runner.samples),
         ),
         (
@@ -77,8 +77,16 @@ pub fn pictures(runner: &Runner) -> Result<Vec<Picture>, PlotError> {
 /// # Errors
 /// One cannot be drawn or written.
 pub fn draw(folder: &Path, runner: &Runner) -> Result<(), PlotError> {
+    write(folder, pictures(runner)?)
+}
+
+/// Writes pictures into a folder, which is made if need be.
+///
+/// # Errors
+/// One cannot be written.
+pub fn write(folder: &Path, pictures: Vec<Picture>) -> Result<(), PlotError> {
     std::fs::create_dir_all(folder)?;
-    for picture in pictures(runner)? {
+    for picture in pictures {
         std::fs::write(folder.join(format!("{}.svg", picture.name)), picture.svg)?;
     }
     Ok(())

@@ -11,10 +11,11 @@ use clap::Args;
 use hugepool_mm::Geometry;
 
 use super::scans::Scans;
-use super::{log, trace};
+use super::{log, plot, trace};
 use crate::import::event::EventKind;
 use crate::import::format::Format;
 use crate::import::model::Import;
+use crate::plot::Picture;
 
 /// Some lines were not understood.
 const PARTLY: u8 = 64;
@@ -44,6 +45,9 @@ pub struct ReplayArgs {
     /// At how many moments the state is looked at.
     #[arg(long, default_value_t = 20)]
     moments: u64,
+    /// Writes pictures (SVG): ours beside the kernel's over the trace, memory online over a log.
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
 }
 
 /// Runs the verb.
@@ -63,7 +67,14 @@ pub fn run(args: &ReplayArgs) -> ExitCode {
         return ExitCode::from(1);
     };
     match replay(&import, args) {
-        Ok(text) => say(&text),
+        Ok((text, pictures)) => {
+            say(&text);
+            if let Some(folder) = &args.plot
+                && let Err(error) = crate::plot::write(folder, pictures)
+            {
+                return complain(&format!("{}: {error}", folder.display()), 2);
+            }
+        }
         Err(error) => return complain(&error, 1),
     }
     if import.is_whole() {
@@ -73,11 +84,11 @@ pub fn run(args: &ReplayArgs) -> ExitCode {
     }
 }
 
-/// Replays what is in an import; the tables.
+/// Replays what is in an import; the tables, and the pictures if they are wanted.
 ///
 /// # Errors
-/// There is nothing to replay, or its sizes cannot be.
-fn replay(import: &Import, args: &ReplayArgs) -> Result<String, String> {
+/// There is nothing to replay, its sizes cannot be, or a picture cannot be drawn.
+fn replay(import: &Import, args: &ReplayArgs) -> Result<(String, Vec<Picture>), String> {
     let geometry = geometry(import, args)?;
     let has = |wanted: &[EventKind]| {
         import
@@ -86,19 +97,28 @@ fn replay(import: &Import, args: &ReplayArgs) -> Result<String, String> {
             .any(|event| wanted.contains(&event.kind))
     };
     let mut text = String::new();
+    let mut pictures = Vec::new();
     if has(&[EventKind::Alloc, EventKind::Free]) {
-        text += &trace::replay(&import.events, geometry, args.moments)?.to_string();
+        let replayed = trace::replay(&import.events, geometry, args.moments)?;
+        text += &replayed.to_string();
+        if args.plot.is_some() {
+            pictures.extend(plot::of_trace(&replayed).map_err(|error| error.to_string())?);
+        }
     }
     if let Some(scans) = Scans::of(&import.events) {
         text += &scans.to_string();
     }
     if has(&log::KINDS) {
-        text += &log::replay(import, geometry)?.to_string();
+        let replayed = log::replay(import, geometry)?;
+        text += &replayed.to_string();
+        if args.plot.is_some() {
+            pictures.push(plot::of_log(&replayed).map_err(|error| error.to_string())?);
+        }
     }
     if text.is_empty() {
         return Err("nothing to replay: nothing comes, goes or is scanned".to_owned());
     }
-    Ok(text)
+    Ok((text, pictures))
 }
 
 /// The sizes: what the command says, else what the files say, else those of most machines.

@@ -38,6 +38,8 @@ pub struct ReplayedLog {
     pub nr_pinned: u64,
     /// Pages managed at the end.
     pub managed: u64,
+    /// After which line of the log how many pages were managed.
+    pub managed_after: Vec<(u64, u64)>,
 }
 
 /// Kinds of events that are replayed here.
@@ -67,6 +69,7 @@ const MOST_BLOCKS: u64 = 1 << 16;
 pub fn replay(import: &Import, geometry: Geometry) -> Result<ReplayedLog, String> {
     let mut replay = Replay::new(import, geometry)?;
     let mut rows = Vec::new();
+    let mut managed_after = Vec::new();
     for event in import
         .events
         .iter()
@@ -74,12 +77,14 @@ pub fn replay(import: &Import, geometry: Geometry) -> Result<ReplayedLog, String
     {
         replay.one(&event, &mut rows);
         replay.blocks.verify()?;
+        managed_after.push((event.line, replay.blocks.managed()));
     }
     Ok(ReplayedLog {
         geometry,
         rows,
         nr_pinned: replay.nr_pinned,
         managed: replay.blocks.managed(),
+        managed_after,
     })
 }
 

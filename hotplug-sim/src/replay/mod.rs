@@ -7,10 +7,11 @@
 
 pub mod blocks;
 pub mod command;
-mod kinds;
+pub mod kinds;
 pub mod ledger;
 pub mod log;
 mod log_text;
+pub mod plot;
 pub mod scans;
 mod sides;
 pub mod trace;

@@ -15,6 +15,7 @@ use super::ledger::{Ledger, PageSet, Part, Piece};
 use super::sides::{Scatter, Side};
 use crate::import::event::{Event, EventKind};
 use crate::import::events::Events;
+use crate::progress::Progress;
 
 /// What was asked for is counted by these: Unmovable, Movable, Reclaimable, not said.
 pub const NR_KINDS: usize = 4;
@@ -146,10 +147,14 @@ pub fn replay(events: &Events, geometry: Geometry, nr_moments: u64) -> Result<Re
     let nr_events = past.nr_events;
     let every = nr_events.div_ceil(nr_moments.max(1)).max(1);
     let mut at = 0;
+    let mut progress = Progress::new(nr_events);
     replay.look(at, past.begin);
     for event in events.iter().filter(is_page_event) {
         replay.one(&event);
         at += 1;
+        if at % 4096 == 0 {
+            progress.set(at);
+        }
         if at % every == 0 || at == nr_events {
             replay.look(at, event.time);
         }

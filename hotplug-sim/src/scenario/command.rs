@@ -4,7 +4,7 @@
 //! goes to standard error. Exit status: 0 as expected, 1 an expectation not met, 2 usage, 3 a
 //! broken invariant.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant}; // tidy: pure: for the report on how long a run took
@@ -213,7 +213,7 @@ pub fn run(wanted: &Wanted<'_>) -> ExitCode {
     }
     let built = begun.elapsed();
     let mut runner = Runner::new(loaded.host, loaded.options);
-    if std::io::stderr().is_terminal() && !wanted.trace {
+    if !wanted.trace {
         runner.show_progress(nr_units(&loaded.scenario));
     }
     let stopped = runner.run(&loaded.scenario);

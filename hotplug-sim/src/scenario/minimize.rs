@@ -6,6 +6,7 @@
 
 use super::command::Loaded;
 use super::runner::{Options, Runner, Stop};
+use crate::progress::Progress;
 
 /// The most runs that are spent.
 const MOST_RUNS: u64 = 2000;
@@ -59,6 +60,7 @@ pub fn minimize(loaded: &Loaded) -> Option<Small> {
         let mut runner = Runner::new(loaded.host.clone(), options);
         runner.run(&loaded.scenario).err()
     };
+    let mut progress = Progress::new(MOST_RUNS);
     let mut runner = Runner::new(
         loaded.host.clone(),
         Options {
@@ -86,6 +88,7 @@ pub fn minimize(loaded: &Loaded) -> Option<Small> {
             let mut fewer = left.clone();
             fewer.drain(start..(start + size).min(left.len()));
             nr_runs += 1;
+            progress.set(nr_runs);
             if let Some(now) = attempt(&fewer, last).filter(|now| is_alike(now, &first)) {
                 found = Some((fewer, now));
                 break;

@@ -154,6 +154,9 @@ impl Runner {
             self.mix(at, step)?;
         } else {
             let unit = self.next_unit();
+            if let Some(progress) = &mut self.progress {
+                progress.set(unit);
+            }
             if self.is_skipped(unit) {
                 return Ok(());
             }

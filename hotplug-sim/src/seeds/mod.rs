@@ -16,6 +16,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use crate::progress::Progress;
+
 /// `seeds`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Exit status: 0 measured, 1 an experiment could not be made, 2 usage.")]
@@ -57,10 +59,17 @@ struct Measured {
 }
 
 fn measure(reps: u32) -> Result<Measured, String> {
+    // Drawn between the experiments only: nothing runs beside them.
+    let mut progress = Progress::new(3);
+    let bulk = bulk::measure(reps)?;
+    progress.set(1);
+    let online = online::measure(reps)?;
+    progress.set(2);
+    let contiguity = contiguity::measure(reps)?;
     Ok(Measured {
-        bulk: bulk::measure(reps)?,
-        online: online::measure(reps)?,
-        contiguity: contiguity::measure(reps)?,
+        bulk,
+        online,
+        contiguity,
     })
 }
 
