@@ -215,12 +215,12 @@ mod tests {
     fn a_trace_is_asked_of_the_machine_and_given_back() {
         let alloc = |pfn: u64, order: u8| {
             format!(
-                "mm_page_alloc: page=0000000000000000 pfn={pfn} order={order} migratetype=0 \
+                "mm_page_alloc: page=00000000d2be5665 pfn={pfn} order={order} migratetype=0 \
                  gfp_flags=GFP_KERNEL"
             )
         };
         let free = |pfn: u64, order: u8| {
-            format!("mm_page_free: page=0000000000000000 pfn={pfn} order={order}")
+            format!("mm_page_free: page=00000000d2be5665 pfn={pfn} order={order}")
         };
         let lines = [
             alloc(64, 3),
