@@ -97,6 +97,7 @@ fn r11_a_refused_request_answers_the_filled_slots_and_takes_nothing() {
     let limit = SetLimitsRequest {
         slot: None,
         ceiling_pages: Some(5),
+        ..SetLimitsRequest::default()
     };
     daemon.ask(|mut admin| async move { admin.set_limits(limit).await });
     daemon.ask(|mut admin| async move { admin.drain_lanes(DrainLanesRequest::default()).await });

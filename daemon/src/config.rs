@@ -15,6 +15,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use hugepool_engine::{Limit, Quarantine, Whom};
 use hugepool_mm::{ContiguityMode, Geometry, ZoneKind};
 use hugepool_shm::backing::BackingChoice;
 use hugepool_shm::runtime_dir;
@@ -44,6 +45,8 @@ pub struct Config {
     pub sockets: SocketPlan,
     /// Ceilings.
     pub limits: Limits,
+    /// Floors and ceilings of users and clients.
+    pub allotments: Vec<LimitPlan>,
     /// Deadlines.
     pub timeouts: Timeouts,
     /// Compaction and its caches.
@@ -75,6 +78,28 @@ pub struct ZonePlan {
     pub allow_uids: Vec<u32>,
     /// Groups that may use it, be it as primary or as supplementary group.
     pub allow_gids: Vec<u32>,
+    /// Of all its clients together: what offline leaves of it, and the most lent out of it.
+    pub limit: Limit,
+    /// How long pages of the dead wait.
+    pub quarantine: Quarantine,
+}
+
+/// A floor and a ceiling of each client or of a user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitPlan {
+    /// The user; without one each client.
+    pub uid: Option<u32>,
+    /// The zone; without one all together.
+    pub zone: Option<String>,
+    /// What is set.
+    pub limit: Limit,
+}
+
+impl LimitPlan {
+    /// Whom it is for.
+    pub fn whom(&self) -> Whom {
+        self.uid.map_or(Whom::EachClient, Whom::User)
+    }
 }
 
 impl ZonePlan {
@@ -228,6 +253,7 @@ impl Config {
             zonelist,
             sockets: plan::sockets(file.sockets),
             limits: plan::limits(&file.limits, geometry)?,
+            allotments: plan::allotments(&file.limit, &zones, geometry)?,
             timeouts: plan::timeouts(&file.timeouts)?,
             compaction: plan::compaction(&file.compaction, geometry)?,
             spin: plan::spin(flags.spin_us, &file.lanes)?,

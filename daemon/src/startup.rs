@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use hugepool_engine::{
     Command, CommandError, ConfigError as EngineError, Defaults, Engine, EngineConfig,
-    OperationReport, OperationState, Reply, Sections, SectionsRequest, ZoneSettings,
+    OperationReport, OperationState, Reply, Sections, SectionsRequest, Whom, ZoneSettings,
 };
 use hugepool_mm::ZoneId;
 use hugepool_shm::backing::{BackingFacts, ChosenBacking, NoBacking};
@@ -66,6 +66,9 @@ pub enum StartError {
     /// The engine refuses the first sections.
     #[error("the first sections cannot be added")]
     Command(#[from] CommandError),
+    /// The engine refuses a limit.
+    #[error("a limit cannot be set")]
+    Limit(#[source] CommandError),
     /// Memory of our own that could not be mapped.
     #[error("the words that clients share cannot be mapped")]
     Map(#[from] MapError),
@@ -141,6 +144,9 @@ fn fresh(config: Config, store: &Store) -> Result<Started, StartError> {
         if zone.nr_sections > 0 {
             fill(zone, &shared, &jobs)?;
         }
+    }
+    for command in limit_commands(&config) {
+        shared.apply(command).map_err(StartError::Limit)?;
     }
     report(&shared)?;
     Ok(Started {
@@ -227,7 +233,10 @@ fn engine_config(config: &Config) -> EngineConfig {
             .and_then(|node| i32::try_from(node).ok())
             .unwrap_or(-1),
         reserve_pages: plan.span_pages,
-        ceiling_pages: None,
+        ceiling_pages: plan.limit.ceiling_pages,
+        // Set when there is something to keep.
+        floor_pages: 0,
+        quarantine: plan.quarantine,
     };
     EngineConfig {
         geometry: config.geometry,
@@ -243,6 +252,21 @@ fn engine_config(config: &Config) -> EngineConfig {
             ..Defaults::default()
         },
     }
+}
+
+/// The limits of a configuration.
+pub fn limit_commands(config: &Config) -> impl Iterator<Item = Command> {
+    let zones = config.zones.iter().map(|zone| Command::SetLimits {
+        whom: Whom::Zone,
+        zone: Some(zone.name.clone()),
+        limit: zone.limit,
+    });
+    let others = config.allotments.iter().map(|plan| Command::SetLimits {
+        whom: plan.whom(),
+        zone: plan.zone.clone(),
+        limit: plan.limit,
+    });
+    zones.chain(others)
 }
 
 /// Adds a zone's first sections, doing the slow work here: no other thread runs yet.

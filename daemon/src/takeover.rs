@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use hugepool_engine::{
-    ClientId, Engine, EngineConfig, RecoverError, Recovered, Saved, SavedClient, StateWords,
+    ClientId, Engine, EngineConfig, Limit, RecoverError, Recovered, Saved, SavedClient, StateWords,
     Survivor,
 };
 use hugepool_mm::SectionId;
@@ -131,6 +131,11 @@ pub fn config_of(config: &Config, saved: &EngineConfig) -> Config {
             backing,
             allow_uids,
             allow_gids,
+            limit: Limit {
+                floor_pages: zone.floor_pages,
+                ceiling_pages: zone.ceiling_pages,
+            },
+            quarantine: zone.quarantine,
         });
         let end = u64::from(start_pfn) + zone.reserve_pages;
         // The last zone may end with the last pfn.

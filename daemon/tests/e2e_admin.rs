@@ -145,7 +145,7 @@ async fn lanes_and_clients_that_are_not_there_are_not_found() {
     assert_eq!((set.nr_clients, set.batch, set.high), (0, 31, 100));
     let nobody = v1::SetLimitsRequest {
         slot: Some(9),
-        ceiling_pages: None,
+        ..v1::SetLimitsRequest::default()
     };
     assert_eq!(code(admin.set_limits(nobody).await), Code::NotFound);
     let absurd = v1::SetPcpRequest {
@@ -187,6 +187,7 @@ async fn a_ceiling_bounds_what_is_lent_and_can_be_lifted() {
     let limit = |ceiling_pages| v1::SetLimitsRequest {
         slot: None,
         ceiling_pages,
+        ..v1::SetLimitsRequest::default()
     };
     admin.set_limits(limit(Some(15))).await.unwrap();
     let lent = pages.alloc_bulk(want(2, 10, 0)).await.unwrap().into_inner();

@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use hugepool_engine::{
-    Backing, Command, CommandError, Effect, ListPages, OperationReport, Reply, Sections,
-    SectionsRequest,
+    Backing, Command, CommandError, Effect, Limit, ListPages, OperationReport, Reply, Sections,
+    SectionsRequest, Whom,
 };
 use hugepool_mm::{CompactMode, SectionId};
 
@@ -190,8 +190,12 @@ impl World {
         } else {
             let ceiling_pages = self.prng.chance(1, 2).then(|| self.prng.below(500));
             Command::SetLimits {
-                slot,
-                ceiling_pages,
+                whom: slot.map_or(Whom::EachClient, Whom::Client),
+                zone: None,
+                limit: Limit {
+                    floor_pages: 0,
+                    ceiling_pages,
+                },
             }
         };
         let result = self.engine.apply(command, self.now, &mut self.outside);

@@ -3,7 +3,7 @@
 //! Swarm testing: some events are off for a whole run, the others have uneven weights, so
 //! that rare mixtures come about. So are sizes and limits drawn.
 
-use hugepool_engine::{Defaults, EngineConfig, ZoneSettings};
+use hugepool_engine::{Defaults, EngineConfig, Quarantine, ZoneSettings};
 use hugepool_mm::{ContiguityMode, Geometry, ZoneKind};
 
 use crate::prng::Prng;
@@ -209,6 +209,8 @@ fn draw_config(prng: &mut Prng) -> EngineConfig {
         node: -1,
         reserve_pages: sections << section,
         ceiling_pages,
+        floor_pages: 0,
+        quarantine: Quarantine::None,
     };
     let ceiling = |prng: &mut Prng| prng.chance(1, 6).then(|| 20 + prng.below(400));
     let mut zones = vec![

@@ -207,6 +207,7 @@ fn a_daemon_that_does_something_else_ends_the_run_with_1() {
     let limits = SetLimitsRequest {
         slot: None,
         ceiling_pages: Some(256),
+        ..SetLimitsRequest::default()
     };
     daemon.ask(|mut admin| async move { admin.set_limits(limits).await });
     let path = daemon.dir().join("ceiling.toml");

@@ -3,6 +3,7 @@
 //! Parsing does nothing but parse; what the words mean is each noun's own file.
 
 mod bench;
+pub mod limit;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -11,6 +12,7 @@ use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use crate::size;
 
 pub use bench::Bench;
+use limit::LimitVerb;
 
 /// Administers and inspects a running hugepoold.
 #[derive(Debug, Parser)]
@@ -148,6 +150,11 @@ pub enum Asked {
     Client {
         #[command(subcommand)]
         verb: ClientVerb,
+    },
+    /// List and set floors and ceilings of clients, users and zones
+    Limit {
+        #[command(subcommand)]
+        verb: LimitVerb,
     },
     /// Print free blocks by order, as /proc/buddyinfo does
     #[command(after_help = "\
@@ -342,6 +349,16 @@ Examples:
         /// Of the client in this slot only; else of all, and those to come
         #[arg(long, value_name = "SLOT")]
         client: Option<u32>,
+    },
+    /// Give pages of dead clients free before their zone's quarantine is over
+    ///
+    /// No device may write them any more: that is for you to know.
+    Release {
+        /// Of the dead client in this slot only
+        slot: Option<u32>,
+        /// In this zone only
+        #[arg(long, value_name = "NAME")]
+        zone: Option<String>,
     },
 }
 

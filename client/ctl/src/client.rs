@@ -1,6 +1,8 @@
-//! `hugepoolctl client list` and `client evict`.
+//! `hugepoolctl client list`, `limit`, `release` and `evict`.
 
-use hugepool_proto::v1::{Client, EvictClientRequest, ListClientsRequest, SetLimitsRequest};
+use hugepool_proto::v1::{
+    Client, EvictClientRequest, ListClientsRequest, ReleaseQuarantinedRequest, SetLimitsRequest,
+};
 use serde_json::json;
 
 use crate::{
@@ -16,7 +18,11 @@ const COLUMNS: &[Column] = &[
     Column::shown("PID", "pid", "process"),
     Column::shown("UID", "uid", "user"),
     Column::shown("NAME", "name", "as it called itself"),
-    Column::shown("STATE", "state", "attached, detached or poisoned"),
+    Column::shown(
+        "STATE",
+        "state",
+        "attached, detached, poisoned or quarantined (dead, its pages wait)",
+    ),
     Column::shown("LANES", "nr_lanes", "lanes it has"),
     Column::shown("LENT", "lent_pages", "pages in its custody"),
     Column::shown(
@@ -70,6 +76,7 @@ pub async fn run(verb: ClientVerb, admin: &mut Admin, out: &Output) -> Result<Ou
             let request = SetLimitsRequest {
                 slot: client,
                 ceiling_pages: pages.0,
+                ..SetLimitsRequest::default()
             };
             let done = admin.set_limits(request).await?.into_inner();
             let json = json!({ "nr_clients": done.nr_clients, "ceiling_pages": pages.0 });
@@ -79,6 +86,16 @@ pub async fn run(verb: ClientVerb, admin: &mut Admin, out: &Output) -> Result<Ou
             };
             let whom = counted(done.nr_clients.into(), "client");
             out.either(|| json, || format!("{limit} for {whom}\n"))?;
+        }
+        ClientVerb::Release { slot, zone } => {
+            let request = ReleaseQuarantinedRequest {
+                slot,
+                zone: zone.unwrap_or_default(),
+            };
+            let done = admin.release_quarantined(request).await?.into_inner();
+            let json = json!({ "released_pages": done.nr_pages });
+            let text = format!("{} of the dead came home\n", counted(done.nr_pages, "page"));
+            out.either(|| json, || text)?;
         }
         ClientVerb::Evict {
             slot,

@@ -14,6 +14,7 @@ mod contiguity;
 mod events;
 mod generate;
 mod lane;
+mod limit;
 mod operation;
 mod outcome;
 mod output;
@@ -94,6 +95,7 @@ async fn ask(asked: Asked, runtime_dir: Option<&Path>, out: &Output) -> Result<O
         Asked::Zone { verb } => zone::run(verb, admin, out).await,
         Asked::Section { verb } => section::run(verb, admin, out).await,
         Asked::Client { verb } => client::run(verb, admin, out).await,
+        Asked::Limit { verb } => limit::run(verb, admin, out).await,
         Asked::Buddyinfo { zone } => proc_files::buddyinfo(zone, admin, out).await,
         Asked::Pagetypeinfo { zone } => proc_files::pagetypeinfo(zone, admin, out).await,
         Asked::Zoneinfo { zone } => proc_files::zoneinfo(zone, admin, out).await,

@@ -8,7 +8,6 @@ use crate::hotplug::Manner;
 use crate::id::{ClientId, Now};
 use crate::outside::Outside;
 use crate::report::OperationKind;
-use crate::worker::publish_allowance;
 use crate::{Engine, num};
 
 impl Engine {
@@ -70,10 +69,12 @@ impl Engine {
                 kill,
             } => self.begin_evict(slot, incarnation, kill, now, outside),
             Command::SetPcp { slot, batch, high } => self.set_pcp(slot, batch, high),
-            Command::SetLimits {
-                slot,
-                ceiling_pages,
-            } => self.set_limits(slot, ceiling_pages),
+            Command::SetLimits { whom, zone, limit } => {
+                self.set_limits(whom, zone.as_deref(), limit)
+            }
+            Command::ReleaseQuarantined { slot, zone } => {
+                self.release_quarantined(slot, zone.as_deref(), now)
+            }
             Command::InvalidateContiguity { zone } => self.invalidate(zone.as_deref()),
             other => self.answer(other, now),
         }
@@ -87,6 +88,7 @@ impl Engine {
                 Reply::Sections(self.list_sections(&self.zones_named(zone.as_deref())?))
             }
             Command::ListClients => Reply::Clients(self.list_clients(now)),
+            Command::ListLimits => Reply::LimitList(self.list_limits()),
             Command::ListPages(request) => Reply::Pages(self.list_pages(&request, now)?),
             Command::GetOperation { id } => Reply::Operation(self.report_operation(id, now)?),
             Command::ListOperations => Reply::Operations(self.list_operations(now)),
@@ -171,27 +173,6 @@ impl Engine {
             nr_clients: num::saturate(num::count(ids.len())),
             batch: last.batch.unwrap_or(0),
             high: last.high.unwrap_or(0),
-        })
-    }
-
-    fn set_limits(
-        &mut self,
-        slot: Option<u16>,
-        ceiling_pages: Option<u64>,
-    ) -> Result<Reply, CommandError> {
-        let ids = self.ids_in(slot)?;
-        if slot.is_none() {
-            self.defaults.client_ceiling_pages = ceiling_pages;
-        }
-        for &id in &ids {
-            if let Some(client) = self.clients.get_mut(id) {
-                client.ceiling_pages = ceiling_pages;
-                publish_allowance(client, &self.custody);
-            }
-        }
-        self.slow_changed();
-        Ok(Reply::Limits {
-            nr_clients: num::saturate(num::count(ids.len())),
         })
     }
 

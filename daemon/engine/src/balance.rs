@@ -147,7 +147,12 @@ impl Engine {
         let before = self.custody.zones.zone(at).free_pages();
         let mut users = self.clients.ids();
         users.retain(|&id| self.clients.get(id).is_some_and(|one| one.may_use(at)));
-        self.recall_lanes(&users, Which::Idle, now, outside);
+        // Of those first that own more than their share.
+        let (greedy, others) = self.by_greed(&users, &[at]);
+        let enough = self.custody.zones.zone(at).reclaim_pages();
+        if self.recall_lanes(&greedy, Which::Idle, now, outside) < enough {
+            self.recall_lanes(&others, Which::Idle, now, outside);
+        }
         // What comes home lies in the zone's own lists at first.
         let zone = self.custody.zones.zone_mut(at);
         zone.pcp_drain();

@@ -76,11 +76,17 @@ impl Engine {
         self.custody
             .open_journal(session, Errand::Call { request_id });
         let mut shortfall = self.lend_to(&ask, &mut reply);
-        if shortfall.is_some_and(may_be_relieved) && self.relieve(session, now, outside) > 0 {
+        let nr_missing = request.nr_blocks.saturating_sub(reply.nr_blocks);
+        let wanted = u64::from(nr_missing) << order.get();
+        if shortfall.is_some_and(may_be_relieved)
+            && self.relieve(session, &ask.zonelist, wanted, now, outside) > 0
+        {
             shortfall = self.lend_to(&ask, &mut reply);
         }
         let nr_missing = request.nr_blocks.saturating_sub(reply.nr_blocks);
+        // Who owns more than its share has nothing taken from others for it.
         if shortfall.is_some_and(may_be_relieved)
+            && self.by_greed(&[session], &ask.zonelist).0.is_empty()
             && self.evict_for(&ask.zonelist, order, nr_missing, now) > 0
         {
             shortfall = self.lend_to(&ask, &mut reply);
@@ -326,7 +332,9 @@ fn in_service(client: Option<&mut Client>) -> Result<&mut Client, CallError> {
     let client = client.ok_or(CallError::NoSession)?;
     match client.state {
         ClientState::Attaching | ClientState::Attached => Ok(client),
-        ClientState::Detached | ClientState::Poisoned => Err(CallError::Detached),
+        ClientState::Detached | ClientState::Poisoned | ClientState::Quarantined => {
+            Err(CallError::Detached)
+        }
     }
 }
 

@@ -71,6 +71,16 @@ pub enum AttachError {
         /// The most.
         max_lanes: u32,
     },
+    /// Used up: what it would be sure of is not there.
+    #[error("the floors in zone {zone} would be {floors_pages} pages, it can keep {room_pages}")]
+    Floors {
+        /// The zone.
+        zone: ZoneId,
+        /// All floors together, with its own.
+        floors_pages: u64,
+        /// What the zone can keep.
+        room_pages: u64,
+    },
     /// A bad value: the segment was made for other zones.
     #[error(
         "the segment has {there_sections} sections and {there_pages} pages, {sections} and {pages} are needed"
@@ -140,7 +150,8 @@ pub(crate) struct Client {
     pub name: String,
     pub state: ClientState,
     pub attached_at: Now,
-    pub ceiling_pages: Option<u64>,
+    /// Of one that is quarantined.
+    pub died_at: Now,
     pub ledger: Ledger,
     pub nr_misuses: u64,
     pub last_misuse: Option<Misuse>,
@@ -185,7 +196,7 @@ impl Client {
             name: spec.name,
             state: ClientState::Attaching,
             attached_at: now,
-            ceiling_pages: None,
+            died_at: Now::ZERO,
             ledger: Ledger::default(),
             nr_misuses: 0,
             last_misuse: None,
@@ -209,6 +220,11 @@ impl Client {
         self.movable_zones.contains(&zone)
     }
 
+    /// Bit per zone that is open to it.
+    pub fn zone_bits(&self) -> u32 {
+        self.movable_zones.iter().fold(0, |bits, at| bits | 1 << at)
+    }
+
     /// Where its requests of a type go, best first.
     pub fn zonelist(&self, migratetype: Migratetype) -> &[usize] {
         match migratetype {
@@ -222,7 +238,6 @@ impl Client {
         Borrower {
             client: self.id,
             zonelist,
-            ceiling_pages: self.ceiling_pages,
             segment: self.link.as_ref().map(|link| &link.segment),
             mark: Mark::Min,
         }

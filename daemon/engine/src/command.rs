@@ -13,8 +13,10 @@ use thiserror::Error;
 
 use crate::id::OperationId;
 use crate::info::{ContiguityReport, PageTypeReport, ZoneBuddyInfo, ZoneInfo};
+use crate::limits::{Limit, Whom};
 use crate::report::{
-    ClientReport, EventBatch, OperationReport, PageList, SectionReport, StatusReport, ZoneReport,
+    ClientReport, EventBatch, LimitReport, OperationReport, PageList, SectionReport, StatusReport,
+    ZoneReport,
 };
 use crate::verify::VerifyReport;
 
@@ -148,13 +150,18 @@ pub enum Command {
         /// Pages a lane keeps before it spills; `None`: unchanged; 0: follow demand again.
         high: Option<u32>,
     },
-    /// Sets the most pages a client may own. Answered by [`Reply::Limits`].
+    /// Sets limits, live. Pages owned beyond a ceiling stay; a floor whose pages others own is
+    /// filled as they come home. Answered by [`Reply::Limits`].
     SetLimits {
-        /// One client; `None`: all, and those to come.
-        slot: Option<u16>,
-        /// The most pages; `None`: no ceiling. Pages owned beyond it stay.
-        ceiling_pages: Option<u64>,
+        /// For whom.
+        whom: Whom,
+        /// In which zone; `None`: in all, which a floor cannot be.
+        zone: Option<String>,
+        /// Both at once.
+        limit: Limit,
     },
+    /// The limits that are set. Answered by [`Reply::LimitList`].
+    ListLimits,
     /// Shuts a client's lanes, takes home what lies in them, refuses its calls.
     /// Answered by [`Reply::Operation`] (kind `Evict`).
     EvictClient {
@@ -164,6 +171,14 @@ pub enum Command {
         incarnation: Option<u16>,
         /// Kill the process too ([`Effect::Kill`](crate::Effect)).
         kill: bool,
+    },
+    /// Gives pages of the dead free before their quarantine is over. Answered by
+    /// [`Reply::Released`].
+    ReleaseQuarantined {
+        /// One of the dead; `None`: all.
+        slot: Option<u16>,
+        /// One zone; `None`: all.
+        zone: Option<String>,
     },
     /// Checks the whole structure. Answered by [`Reply::Verified`].
     Verify,
@@ -234,6 +249,13 @@ pub enum Reply {
     Limits {
         /// Clients it reached.
         nr_clients: u32,
+    },
+    /// To `ListLimits`.
+    LimitList(Vec<LimitReport>),
+    /// To `ReleaseQuarantined`.
+    Released {
+        /// Pages that came home.
+        nr_pages: u64,
     },
     /// To `Verify`.
     Verified(VerifyReport),
@@ -315,6 +337,30 @@ pub enum CommandError {
         pageblock_order: u32,
     },
     /// A bad value.
+    #[error("a floor is of one zone, and so are the limits of a zone: name it")]
+    FloorWithoutZone,
+    /// A bad value.
+    #[error("a floor of {floor_pages} pages is above the ceiling of {ceiling_pages}")]
+    FloorAboveCeiling {
+        /// What was asked for.
+        floor_pages: u64,
+        /// What was asked for.
+        ceiling_pages: u64,
+    },
+    /// Used up: nothing has changed.
+    #[error(
+        "the floors in zone {zone:?} would be {floors_pages} pages, it can keep {room_pages}: \
+         lower others, or add sections"
+    )]
+    Floors {
+        /// The zone.
+        zone: String,
+        /// All floors together.
+        floors_pages: u64,
+        /// What the zone can keep.
+        room_pages: u64,
+    },
+    /// A bad value.
     #[error("batch is at most {most}, not {batch}")]
     Batch {
         /// What was asked for.
@@ -359,6 +405,19 @@ pub enum SectionRefusal {
         section: SectionId,
         /// Pages lent out of it.
         nr_pages: u64,
+    },
+    /// Floors would not be met without it.
+    #[error(
+        "section {section} must stay: {floors_pages} pages of its zone are kept by floors, \
+         {left_pages} would be left"
+    )]
+    Floors {
+        /// The section.
+        section: SectionId,
+        /// What floors need: those of the zone, or those of users and clients above `min`.
+        floors_pages: u64,
+        /// Managed pages that would be left.
+        left_pages: u64,
     },
     /// Another operation works on it.
     #[error("operation {operation} works on section {section}")]

@@ -7,6 +7,8 @@ use core::time::Duration;
 
 use hugepool_mm::{ContiguityMode, Geometry, ZoneKind};
 
+use crate::quarantine::Quarantine;
+
 /// Settings that a zone is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZoneSettings {
@@ -20,6 +22,10 @@ pub struct ZoneSettings {
     pub reserve_pages: u64,
     /// The most pages lent out of it at a time; `None`: no ceiling.
     pub ceiling_pages: Option<u64>,
+    /// Managed pages that offline leaves of it; 0: none.
+    pub floor_pages: u64,
+    /// How long pages of the dead wait there.
+    pub quarantine: Quarantine,
 }
 
 /// What an engine is made from.

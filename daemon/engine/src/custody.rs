@@ -13,6 +13,7 @@ use crate::cell::Cell;
 use crate::id::ClientId;
 use crate::intent::Intents;
 use crate::journal::Errand;
+use crate::limits::Limits;
 use crate::misuse::Misuse;
 use crate::nodes::Picks;
 use crate::num;
@@ -28,6 +29,8 @@ pub(crate) struct Custody {
     pub owners: Owners,
     /// Moves and evictions under way.
     pub intents: Intents,
+    /// Who may have how much.
+    pub limits: Limits,
     /// By section, for a daemon that comes after: see [`section_words`](crate::section_words).
     pub sections: Words,
     /// Blocks that came home since the start: moves when a waiting caller may try again.
@@ -58,6 +61,7 @@ impl Custody {
             zones,
             owners,
             intents: Intents::new(state.intents.clone()),
+            limits: Limits::default(),
             sections: state.sections.clone(),
             nr_home: 0,
             nr_pages_home: 0,
@@ -144,9 +148,20 @@ impl Custody {
         }
     }
 
+    /// Forgets a client that owns nothing any more.
+    pub fn close(&mut self, client: ClientId) {
+        self.owners.close(client);
+        self.limits.close(client);
+    }
+
     /// Takes home all that is the client's; returns its pages.
     pub fn sweep_home(&mut self, client: ClientId) -> u64 {
-        let mut taken = self.owners.sweep(client);
+        self.sweep_zones(client, u32::MAX)
+    }
+
+    /// Takes home all that is the client's in these zones; returns its pages.
+    pub fn sweep_zones(&mut self, client: ClientId, zones: u32) -> u64 {
+        let mut taken = self.owners.sweep(client, zones);
         let nr_pages: u64 = taken
             .iter()
             .map(|block| u64::from(block.order.nr_pages()))

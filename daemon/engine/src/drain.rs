@@ -112,6 +112,7 @@ impl Engine {
             self.decide_undecided(now);
         }
         self.retire_detached(now);
+        let releases = self.tick_quarantine(now);
         let waits = |operation: &Operation| {
             operation.recalled.is_some() || !operation.at(Step::Leaving).is_empty()
         };
@@ -126,7 +127,7 @@ impl Engine {
             let compacting = operation.compact.as_ref()?;
             compacting.wakes_at().map(|next| next.max(now))
         });
-        let soonest = [recalls, balance].into_iter().flatten();
+        let soonest = [recalls, balance, releases].into_iter().flatten();
         soonest.chain(compactions).min()
     }
 

@@ -66,7 +66,7 @@ impl Engine {
 
     fn begin_section(&mut self, operation: &mut Operation, section: SectionId, now: Now) {
         let verdict = judge(
-            &self.custody.zones,
+            &self.custody,
             operation.kind,
             section,
             operation.keep_offline,
@@ -372,7 +372,12 @@ impl Engine {
             let zones = &self.custody.zones;
             let mut outcome = new_outcome(section, zones.state(section));
             outcome.done = Some(
-                match judge(zones, operation.kind, section, operation.keep_offline) {
+                match judge(
+                    &self.custody,
+                    operation.kind,
+                    section,
+                    operation.keep_offline,
+                ) {
                     Verdict::Refuse(refusal) => Err(refusal),
                     Verdict::Already => {
                         outcome.already = true;

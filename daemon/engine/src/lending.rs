@@ -10,6 +10,7 @@ use hugepool_shm::control::ControlSegment;
 use crate::call::Shortfall;
 use crate::custody::Custody;
 use crate::id::ClientId;
+use crate::limits::{Headroom, Spare};
 use crate::num;
 
 /// Blocks put aside while looking for some in sections that the borrower has mapped.
@@ -21,8 +22,6 @@ pub(crate) struct Borrower<'a> {
     pub client: ClientId,
     /// Zone indexes, best first.
     pub zonelist: &'a [usize],
-    /// The most pages it may own.
-    pub ceiling_pages: Option<u64>,
     /// Where it marks sections as mapped; one without a segment maps nothing.
     pub segment: Option<&'a ControlSegment>,
     /// How far down it may take a zone's free pages.
@@ -41,7 +40,10 @@ pub(crate) struct Borrowed {
 #[derive(Clone, Copy, Debug, Default)]
 struct Why {
     is_unmapped: bool,
+    /// A ceiling in a zone, and what was owned below it when it was met.
     zone_ceiling: Option<(u64, u64)>,
+    /// Pages that zones keep for others than the borrower, above their marks.
+    kept_pages: u64,
 }
 
 impl Custody {
@@ -57,15 +59,9 @@ impl Custody {
         now_ms: u64,
         tell: &mut dyn FnMut(Pfn, u32),
     ) -> Borrowed {
-        let owned = self
-            .owners
-            .tally()
-            .client(who.client)
-            .map_or(0, |account| account.pages);
-        let quota = who
-            .ceiling_pages
-            .map_or(u64::MAX, |most| most.saturating_sub(owned));
-        let wanted = nr.min(usize::try_from(quota >> order.get()).unwrap_or(usize::MAX));
+        let headroom = self.limits.headroom(who.client, self.owners.tally());
+        let most = headroom.map_or(u64::MAX, |room| room.pages >> order.get());
+        let wanted = nr.min(usize::try_from(most).unwrap_or(usize::MAX));
         let mut heads = core::mem::take(&mut self.heads);
         heads.clear();
         let mut why = Why::default();
@@ -77,6 +73,7 @@ impl Custody {
                     order,
                     migratetype,
                     mark: who.mark,
+                    left_pages: 0,
                 };
                 debug_assert!(position > 0 || zone == ask.preferred);
                 let before = heads.len();
@@ -92,12 +89,10 @@ impl Custody {
         self.heads = heads;
         let shortfall = if nr_blocks == nr {
             None
-        } else if nr_blocks == wanted {
-            let ceiling_pages = who.ceiling_pages.unwrap_or(u64::MAX);
-            let owned_pages = owned + (num::count(nr_blocks) << order.get());
+        } else if let Some(room) = headroom.filter(|_| nr_blocks == wanted) {
             Some(Shortfall::Quota {
-                owned_pages,
-                ceiling_pages,
+                owned_pages: room.owned_pages + (num::count(nr_blocks) << order.get()),
+                ceiling_pages: room.ceiling_pages,
             })
         } else {
             let shortfall = self.shortfall(who, order, migratetype, why);
@@ -124,20 +119,89 @@ impl Custody {
         why: &mut Why,
     ) {
         let (asked, mut wanted) = (wanted, wanted);
-        let mut ceiling = None;
-        if let Some(most) = self.zones.settings(ask.zone).ceiling_pages {
-            let lent = self.owners.tally().zone_pages(ask.zone);
-            let room = most.saturating_sub(lent) >> ask.order.get();
-            let room = usize::try_from(room).unwrap_or(usize::MAX);
-            wanted = wanted.min(heads.len().saturating_add(room));
-            ceiling = Some((
-                lent + (num::count(wanted - heads.len()) << ask.order.get()),
-                most,
-            ));
+        let before = heads.len();
+        let blocks = |pages: u64| usize::try_from(pages >> ask.order.get()).unwrap_or(usize::MAX);
+        let ceiling = self.ceiling_in(ask.zone, who.client);
+        if let Some(room) = ceiling {
+            wanted = wanted.min(before.saturating_add(blocks(room.pages)));
         }
+        let capped = wanted;
+        let asked_pages = num::count(wanted.saturating_sub(before)) << ask.order.get();
+        let share = self.share(ask, who.client, asked_pages);
+        if let Some(spare) = share.spare {
+            wanted = wanted.min(before.saturating_add(blocks(spare.pages)));
+            // What it is sure of it is given down to the last page.
+            let sure = wanted.min(before.saturating_add(blocks(spare.own_pages)));
+            let last = Ask {
+                mark: Mark::None,
+                ..ask
+            };
+            why.is_unmapped |= self.take_mapped(last, who.segment, sure, heads);
+        }
+        if share.left_pages > 0 {
+            let room = num::count(heads.len() - before) << ask.order.get();
+            let room = room + self.above_low(ask.zone);
+            wanted = wanted.min(before.saturating_add(blocks(room)));
+        }
+        let ask = Ask {
+            left_pages: share.left_pages,
+            ..ask
+        };
+        let wanted = wanted.max(heads.len());
         why.is_unmapped |= self.take_mapped(ask, who.segment, wanted, heads);
-        if heads.len() == wanted && wanted < asked {
-            why.zone_ceiling = ceiling;
+        if heads.len() < asked {
+            why.kept_pages += share.left_pages + share.spare.map_or(0, |spare| spare.kept_pages);
+        }
+        if let Some(room) = ceiling.filter(|_| capped < asked && heads.len() == capped) {
+            let taken = num::count(heads.len() - before) << ask.order.get();
+            why.zone_ceiling = Some((room.owned_pages + taken, room.ceiling_pages));
+        }
+    }
+
+    /// The tightest of the ceilings in a zone: its own, the borrower's, the borrower's user's.
+    fn ceiling_in(&self, zone: usize, client: ClientId) -> Option<Headroom> {
+        let tally = self.owners.tally();
+        let zones = self.zones.settings(zone).ceiling_pages.map(|most| {
+            let owned_pages = tally.zone_pages(zone);
+            Headroom {
+                pages: most.saturating_sub(owned_pages),
+                owned_pages,
+                ceiling_pages: most,
+            }
+        });
+        let own = self.limits.headroom_in(zone, client, tally);
+        [zones, own]
+            .into_iter()
+            .flatten()
+            .min_by_key(|room| room.pages)
+    }
+
+    /// Pages above a zone's low mark, those in the daemon's own lists too.
+    fn above_low(&self, zone: usize) -> u64 {
+        let counts = self.zones.zone(zone).counts();
+        let low = self.zones.zone(zone).watermarks().low;
+        (counts.free + counts.pcp).saturating_sub(low)
+    }
+
+    /// What is left to the borrower of a zone's pages.
+    fn share(&self, ask: Ask, client: ClientId, asked_pages: u64) -> Share {
+        let zone = self.zones.zone(ask.zone);
+        let tally = self.owners.tally();
+        let marks = zone.watermarks();
+        let counts = || zone.counts();
+        let spare = self.limits.has_floors(ask.zone).then(|| {
+            let counts = counts();
+            let above_min = (counts.free + counts.pcp).saturating_sub(marks.min);
+            self.limits.spare(ask.zone, client, tally, above_min)
+        });
+        let is_greedy = ask.mark == Mark::Min
+            && zone.free_pages() < marks.low + asked_pages
+            && self
+                .limits
+                .is_greedy(ask.zone, client, counts().managed, tally);
+        Share {
+            spare: spare.flatten(),
+            left_pages: if is_greedy { marks.low - marks.min } else { 0 },
         }
     }
 
@@ -211,6 +275,7 @@ impl Custody {
                         order,
                         migratetype,
                         mark,
+                        left_pages: 0,
                     };
                     self.take_mapped(ask, who.segment, 1, &mut heads);
                 }
@@ -240,7 +305,7 @@ impl Custody {
                 section_epoch: self.zones.epoch(),
             };
         }
-        let (mut free_pages, mut min_pages, mut isolated) = (0, 0, 0);
+        let (mut free_pages, mut min_pages, mut isolated) = (0, why.kept_pages, 0);
         let mut fragmented = None;
         for &at in who.zonelist {
             let zone = self.zones.zone(at);
@@ -261,12 +326,12 @@ impl Custody {
             }
         }
         match fragmented {
-            Some(_) => Shortfall::Fragmented {
+            Some(_) if why.kept_pages == 0 || free_pages > min_pages => Shortfall::Fragmented {
                 free_pages,
                 largest_order: fragmented,
             },
             None if isolated >= u64::from(order.nr_pages()) => Shortfall::Offlining,
-            None => Shortfall::ZoneEmpty {
+            _ => Shortfall::ZoneEmpty {
                 free_pages,
                 min_pages,
             },
@@ -284,6 +349,17 @@ struct Ask {
     migratetype: Migratetype,
     /// What the zone keeps.
     mark: Mark,
+    /// Pages above the mark that are left to others.
+    left_pages: u64,
+}
+
+/// What a borrower may have of a zone beside others.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    /// By the floors that are set there.
+    spare: Option<Spare>,
+    /// Pages above the mark that are left to who owns less.
+    left_pages: u64,
 }
 
 /// Takes up to `nr` blocks; with nothing left, the daemon's own lists are drained once
@@ -294,7 +370,7 @@ fn take(zone: &mut Zone, ask: Ask, nr: usize, out: &mut Vec<Pfn>) -> usize {
         reserve_pages: if ask.mark == Mark::None {
             0
         } else {
-            reserve_pages
+            reserve_pages + ask.left_pages
         },
         ..AllocFlags::to(ask.mark)
     };

@@ -8,10 +8,10 @@
 //! [`FreeBulk`]. What is to be done outside: slowly an [`Effect`], at once by [`Outside`].
 //!
 //! Inside, in the order of imports: `cell`, `tally`, `owners` (whose each block is), `zones`,
-//! `posts`, `custody` (the line between zones and clients) with `lending` (out) and `nodes` (from
+//! `posts`, `limits`, `custody` (the line between zones and clients) with `lending` (out) and `nodes` (from
 //! where), `parcels` (from client to client), `demand`, `lanes`, `ledger`, `client`, then the parts
 //! of [`Engine`]: `worker` (settle and refill) within `bounds`, `recall`, `reclaim`, `calls`,
-//! `operation`, `request`, `holders`, `hotplug`, `drain`, `apply`, `snapshot`, `verify`. Blocks that
+//! `operation`, `request`, `holders`, `hotplug`, `drain`, `limiting`, `quarantine`, `apply`, `snapshot`, `verify`. Blocks that
 //! move: `intent` (what is under way), `moves` (what the runner does), `migrate` (the step before it
 //! and the one after), `evict`, `shift` (sections emptied), `compact` (zones packed: its state
 //! `compacting`, when and for whom `compaction_due`), `balance` (zones kept between their marks).
@@ -45,6 +45,8 @@ mod lanes;
 mod ledger;
 mod ledger_words;
 mod lending;
+mod limiting;
+mod limits;
 mod migrate;
 mod misuse;
 mod moves;
@@ -55,6 +57,7 @@ mod outside;
 mod owners;
 mod parcels;
 mod posts;
+mod quarantine;
 mod recall;
 mod reclaim;
 mod recover;
@@ -86,14 +89,16 @@ pub use command::{
 pub use config::{Defaults, EngineConfig, ZoneSettings};
 pub use id::{ClientId, Now, OperationId};
 pub use info::{ContiguityReport, PageTypeReport, PageTypeRow, Pageset, ZoneBuddyInfo, ZoneInfo};
+pub use limits::{Limit, Whom};
 pub use misuse::Misuse;
 pub use moves::{BlockCopy, MoveBatch, MoveOutcome, MovedBatch};
 pub use nodes::NodeReport;
 pub use outside::{Effect, NoOutside, Outside};
+pub use quarantine::Quarantine;
 pub use recover::{RecoverError, Recovered, Survivor};
 pub use report::{
     Backing, BackingUse, ClientReport, ClientState, Compacted, CompactedEnd, Event, EventBatch,
-    HeldRun, Holder, LaneReport, LaneState, Onlined, OperationKind, OperationReport,
+    HeldRun, Holder, LaneReport, LaneState, LimitReport, Onlined, OperationKind, OperationReport,
     OperationState, PageCounts, PageList, Recalled, SectionOutcome, SectionReport, StatusReport,
     Watermarks, ZoneReport,
 };
@@ -169,8 +174,14 @@ impl Engine {
                 .set_contiguity_mode(config.defaults.contiguity);
         }
         let owners = owners::Owners::new(config.geometry, &state, zones.zone_of_sections());
+        let mut custody = custody::Custody::new(zones, owners, &state);
+        let limit = Limit {
+            floor_pages: 0,
+            ceiling_pages: config.defaults.client_ceiling_pages,
+        };
+        custody.limits.set(Whom::EachClient, None, limit);
         Ok(Engine {
-            custody: custody::Custody::new(zones, owners, &state),
+            custody,
             state,
             clients: client::Clients::new(config.defaults.max_clients),
             operations: operation::Operations::default(),

@@ -306,6 +306,6 @@ fn daemon_generation(intent: &Intent) -> u32 {
 fn moves(client: &Client) -> bool {
     match client.state {
         ClientState::Attaching | ClientState::Attached | ClientState::Detached => true,
-        ClientState::Poisoned => false,
+        ClientState::Poisoned | ClientState::Quarantined => false,
     }
 }

@@ -26,7 +26,7 @@ use crate::journal::Journal;
 use crate::misuse::Misuse;
 use crate::num;
 use crate::state::StateWords;
-use crate::tally::{Place, Tally};
+use crate::tally::{ClientSection, Place, Tally};
 
 /// Half the circle of generations: further apart, two have no order.
 const HALF: i32 = 1 << 19;
@@ -266,10 +266,13 @@ impl Owners {
 
     /// Takes home all that is the client's, by pfn: linear in the pageblocks in which it
     /// has something.
-    pub fn sweep(&mut self, client: ClientId) -> Vec<Taken> {
+    pub fn sweep(&mut self, client: ClientId, zones: u32) -> Vec<Taken> {
         let mut taken = Vec::new();
-        let places: Vec<Place> = self.tally.client(client).map_or(Vec::new(), |account| {
-            account.sections().flat_map(places).collect()
+        let tally = &self.tally;
+        let is_meant = |row: &&ClientSection| zones >> tally.zone_of(row.section) & 1 == 1;
+        let places: Vec<Place> = tally.client(client).map_or(Vec::new(), |account| {
+            let sections = account.sections().filter(is_meant);
+            sections.flat_map(places).collect()
         });
         for place in places {
             self.for_each_head(place, &mut |pfn, lent| {

@@ -111,15 +111,27 @@ impl Engine {
         nr_pages
     }
 
-    /// Before a caller falls short: empties the lanes of the others, and if that brings
+    /// Before a caller falls short of so many pages of these zones: empties the lanes of those that
+    /// own more than their share there, if that is not enough of the others, and if that brings
     /// nothing its own. Returns the pages that came home.
-    pub(crate) fn relieve(&mut self, id: ClientId, now: Now, outside: &mut dyn Outside) -> u64 {
+    pub(crate) fn relieve(
+        &mut self,
+        id: ClientId,
+        zones: &[usize],
+        wanted: u64,
+        now: Now,
+        outside: &mut dyn Outside,
+    ) -> u64 {
         if now < self.pressure.not_before {
             return 0;
         }
         let mut others = self.clients.ids();
         others.retain(|&other| other != id);
-        let mut nr_pages = self.recall(&others, now, outside);
+        let (greedy, others) = self.by_greed(&others, zones);
+        let mut nr_pages = self.recall(&greedy, now, outside);
+        if nr_pages < wanted {
+            nr_pages += self.recall(&others, now, outside);
+        }
         if nr_pages == 0 {
             nr_pages = self.recall(&[id], now, outside);
         }
@@ -133,6 +145,24 @@ impl Engine {
             pause: pause.min(MAX_PAUSE),
         };
         nr_pages
+    }
+}
+
+impl Engine {
+    /// Those that own more than their share of one of these zones, and the others.
+    pub(crate) fn by_greed(
+        &self,
+        ids: &[ClientId],
+        zones: &[usize],
+    ) -> (Vec<ClientId>, Vec<ClientId>) {
+        let is_greedy = |id: &ClientId| {
+            zones.iter().any(|&at| {
+                let managed = self.custody.zones.counts(at).managed;
+                let tally = self.custody.owners.tally();
+                self.custody.limits.is_greedy(at, *id, managed, tally)
+            })
+        };
+        ids.iter().copied().partition(is_greedy)
     }
 }
 

@@ -98,7 +98,9 @@ impl Engine {
         let client = self.clients.get_mut(id).ok_or(CallError::NoSession)?;
         match client.state {
             ClientState::Attaching | ClientState::Attached => client.state = ClientState::Attached,
-            ClientState::Detached | ClientState::Poisoned => return Err(CallError::Detached),
+            ClientState::Detached | ClientState::Poisoned | ClientState::Quarantined => {
+                return Err(CallError::Detached);
+            }
         }
         if let Some(link) = &mut client.link {
             link.uses_membarrier = uses_membarrier;
@@ -142,11 +144,11 @@ impl Engine {
         if self
             .clients
             .get(id)
-            .is_some_and(|client| client.link.is_none())
+            .is_some_and(|client| client.link.is_none() && client.state != ClientState::Quarantined)
         {
             self.leave_compactions(id, None);
             self.custody.sweep_home(id);
-            self.custody.owners.close(id);
+            self.custody.close(id);
             self.clients.remove(id);
         }
     }
@@ -212,14 +214,16 @@ impl Engine {
         }
         self.leave_compactions(id, None);
         self.wind_up(id, now);
-        let nr_pages = self.custody.sweep_home(id);
+        let (nr_pages, nr_waiting) = self.lay_to_rest(id, now);
         self.nr_reclaimed_pages += nr_pages;
-        self.custody.owners.close(id);
-        self.clients.remove(id);
         self.bounds_version += 1;
         self.slow_changed();
         self.effects.push(Effect::Forget { client: id });
-        let text = format!("client {id} is dead, {nr_pages} pages came home");
+        let waiting = match nr_waiting {
+            0 => String::new(),
+            nr => format!(", {nr} wait in quarantine"),
+        };
+        let text = format!("client {id} is dead, {nr_pages} pages came home{waiting}");
         self.events.note(now, "bury", About::client(id), text);
         nr_pages
     }
@@ -260,7 +264,7 @@ impl Engine {
             .collect();
         for id in ids {
             self.wind_up(id, now);
-            self.custody.owners.close(id);
+            self.custody.close(id);
             self.clients.remove(id);
             self.bounds_version += 1;
             self.slow_changed();
@@ -340,8 +344,11 @@ impl Engine {
             }
         }
         let id = self.clients.next_id()?;
+        self.custody.admit(spec.uid, &spec.zones)?;
         let mut client = Client::new(id, spec, &self.custody.zones, now);
-        client.ceiling_pages = self.defaults.client_ceiling_pages;
+        let allotment = *self.custody.limits.each();
+        let zones = client.zone_bits();
+        self.custody.limits.open(id, client.uid, zones, allotment);
         client.pcp = self.pcp;
         self.custody.owners.open(id);
         ledger_words::forget(&self.state.ledger(id));

@@ -112,6 +112,7 @@ impl Engine {
             high: fixed(saved.high),
         };
         engine.operations.go_on_from(saved.last_operation);
+        engine.restore_limits(saved);
         let posts = &mut engine.custody.posts;
         posts.go_on_from(saved.first_sequence, &saved.sequences);
         for (zone, table) in transits.into_iter().enumerate() {
@@ -123,6 +124,7 @@ impl Engine {
         engine.decide_moves(now, &mut found);
         engine.undo_open_step(&mut found);
         engine.give_back_leaving();
+        engine.rest_again(now);
         engine.resume_clients(now, outside, &mut found);
         engine.end_operations(saved, now, &mut found);
         engine.slow_changed();

@@ -4,7 +4,7 @@
 use hugepool_shm::lane_daemon::LaneDaemon;
 
 use crate::Engine;
-use crate::client::{AttachSpec, Client, FixedPcp, Link};
+use crate::client::{Client, FixedPcp, Link};
 use crate::id::{ClientId, Now};
 use crate::lanes::{Gate, Lane};
 use crate::ledger_words;
@@ -26,7 +26,10 @@ impl Engine {
         self.clients.set_incarnations(saved.incarnations.clone());
         for mut survivor in survivors {
             let id = survivor.client;
-            let Some(client) = saved.clients.iter().find(|client| client.id() == id) else {
+            let is_it = |client: &&SavedClient| {
+                client.id() == id && client.state() != ClientState::Quarantined
+            };
+            let Some(client) = saved.clients.iter().find(is_it) else {
                 continue;
             };
             let shape = survivor.segment.geometry();
@@ -40,6 +43,9 @@ impl Engine {
             let segment = survivor.segment.clone();
             let entered = self.survivor(client, survivor, now);
             self.custody.owners.open(id);
+            let allotment = client.allotment.allotment();
+            let zones = entered.zone_bits();
+            self.custody.limits.open(id, entered.uid, zones, allotment);
             self.clients.insert(entered);
             if let Some(outbox) = outbox.filter(|_| client.first_sequence != 0) {
                 let zones = client.zones.iter().fold(0, |bits, at| bits | 1 << at);
@@ -47,21 +53,34 @@ impl Engine {
                 self.custody.posts.open(id, outbox, segment, zones);
             }
         }
+        if self.has_quarantine() {
+            for client in saved.clients() {
+                if self.clients.get(client.id()).is_none() {
+                    self.enter_dead(client, now);
+                }
+            }
+        }
         Ok(())
+    }
+
+    /// One that has ended: pages of it may have to wait.
+    fn enter_dead(&mut self, saved: &SavedClient, now: Now) {
+        let id = saved.id();
+        let attached_at = Now::from_millis(saved.attached_at_ms).min(now);
+        let mut client = Client::new(id, saved.spec(), &self.custody.zones, attached_at);
+        client.died_at = match saved.state() {
+            ClientState::Quarantined => Now::from_millis(saved.died_at_ms).min(now),
+            _ => now,
+        };
+        client.state = ClientState::Quarantined;
+        self.custody.owners.open(id);
+        let allotment = saved.allotment.allotment();
+        self.custody.limits.open(id, client.uid, 0, allotment);
+        self.clients.insert(client);
     }
 
     fn survivor(&self, saved: &SavedClient, survivor: Survivor, now: Now) -> Client {
         let id = saved.id();
-        let zones = saved.zones.iter().copied().map(hugepool_mm::ZoneId::new);
-        let spec = AttachSpec {
-            uid: saved.uid,
-            gid: saved.gid,
-            pid: saved.pid,
-            name: saved.name.clone(),
-            client_index: saved.client_index,
-            secret: saved.secret,
-            zones: zones.collect(),
-        };
         let state = match saved.state() {
             _ if survivor.is_lost => ClientState::Poisoned,
             // It may have said that it is ready, and been heard by the daemon before alone. It is
@@ -71,9 +90,8 @@ impl Engine {
         };
         let fixed = |pages: u32| Some(pages).filter(|&pages| pages > 0);
         let attached_at = Now::from_millis(saved.attached_at_ms).min(now);
-        let mut client = Client::new(id, spec, &self.custody.zones, attached_at);
+        let mut client = Client::new(id, saved.spec(), &self.custody.zones, attached_at);
         client.state = state;
-        client.ceiling_pages = saved.ceiling_pages;
         client.nr_misuses = saved.nr_misuses;
         client.pcp = FixedPcp {
             batch: fixed(saved.batch),

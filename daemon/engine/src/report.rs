@@ -11,6 +11,7 @@ use hugepool_mm::{
 };
 
 use crate::id::ClientId;
+use crate::limits::{Limit, Whom};
 
 pub use operation::{
     Compacted, CompactedEnd, Holder, Onlined, OperationKind, OperationReport, OperationState,
@@ -34,7 +35,7 @@ pub struct PageCounts {
     pub pcp: u64,
     /// In the custody of clients.
     pub lent: u64,
-    /// Free, in isolated pageblocks.
+    /// Free, in isolated pageblocks; or quarantined.
     pub isolated: u64,
 }
 
@@ -140,6 +141,10 @@ pub struct ZoneReport {
     pub backing: Vec<BackingUse>,
     /// The most pages lent out of it.
     pub ceiling_pages: Option<u64>,
+    /// Managed pages that offline leaves of it.
+    pub floor_pages: u64,
+    /// Of the isolated: pages of the dead that wait.
+    pub quarantined_pages: u64,
 }
 
 /// A section that is not absent.
@@ -180,6 +185,8 @@ pub enum ClientState {
     Detached,
     /// Its words made no sense; detached for it.
     Poisoned,
+    /// Dead; pages of it wait before they are lent again.
+    Quarantined,
 }
 
 impl ClientState {
@@ -190,6 +197,7 @@ impl ClientState {
             ClientState::Attached => "attached",
             ClientState::Detached => "detached",
             ClientState::Poisoned => "poisoned",
+            ClientState::Quarantined => "quarantined",
         }
     }
 }
@@ -229,10 +237,25 @@ pub struct ClientReport {
     pub attached_ms: u64,
     /// Whether its lanes rely on the daemon's barrier; else on a fence of their own.
     pub uses_membarrier: bool,
-    /// The most pages it may own.
+    /// The most pages it may own, by its own limits.
     pub ceiling_pages: Option<u64>,
     /// Its lanes.
     pub lanes: Vec<LaneReport>,
+}
+
+/// A limit that is set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitReport {
+    /// For whom.
+    pub whom: Whom,
+    /// In which zone; `None`: in all.
+    pub zone: Option<ZoneId>,
+    /// The zone's name.
+    pub zone_name: Option<String>,
+    /// What is set.
+    pub limit: Limit,
+    /// Pages owned now; 0 for what is set for each client.
+    pub owned_pages: u64,
 }
 
 /// What a lane is at.

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use hugepool_mm::{OnlineOrder, SectionError, SectionId, SectionState, Zone};
 
 use crate::command::{CommandError, SectionRefusal, Sections, SectionsRequest};
+use crate::custody::Custody;
 use crate::num;
 use crate::report::OperationKind;
 use crate::zones::Zones;
@@ -73,12 +74,13 @@ pub(crate) fn online_order(zones: &Zones, order: Option<u32>) -> Result<OnlineOr
 
 /// What the verb is to do with a section as it is now.
 pub(crate) fn judge(
-    zones: &Zones,
+    custody: &Custody,
     kind: OperationKind,
     section: SectionId,
     keep_offline: bool,
 ) -> Verdict {
     use SectionState::{Absent, Adding, GoingOffline, Offline, Online, Removing};
+    let zones = &custody.zones;
     if let Some(operation) = zones.section(section).and_then(|row| row.operation) {
         return Verdict::Refuse(SectionRefusal::Taken { section, operation });
     }
@@ -88,7 +90,9 @@ pub(crate) fn judge(
         (OperationKind::Add, Absent) => Verdict::Begin,
         (OperationKind::Add, Offline) if !keep_offline => Verdict::Finish,
         (OperationKind::Online, Offline) => Verdict::Begin,
-        (OperationKind::Offline, Online) => Verdict::Begin,
+        (OperationKind::Offline, Online) => custody
+            .kept_by_floors(section)
+            .map_or(Verdict::Begin, Verdict::Refuse),
         // Removing without an operation: the system did not take its memory back last time.
         (OperationKind::Remove, Offline | Removing) => Verdict::Begin,
         (OperationKind::Add, Offline | Online)

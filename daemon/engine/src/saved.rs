@@ -11,10 +11,12 @@ use rkyv::{Archive, Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::Engine;
-use crate::client::FixedPcp;
+use crate::client::{AttachSpec, FixedPcp};
 use crate::config::{Defaults, EngineConfig, ZoneSettings};
 use crate::id::{ClientId, millis};
+use crate::limits::{Allotment, Limit};
 use crate::num;
+use crate::quarantine::Quarantine;
 use crate::report::{Backing, ClientState, OperationKind};
 use crate::state::StateShape;
 
@@ -37,7 +39,8 @@ pub struct Saved {
     pub(crate) incarnations: Vec<u16>,
     pub(crate) batch: u32,
     pub(crate) high: u32,
-    pub(crate) client_ceiling_pages: Option<u64>,
+    pub(crate) each: SavedAllotment,
+    pub(crate) users: Vec<(u32, SavedAllotment)>,
     pub(crate) last_operation: u64,
     /// Where sequences of parcels begin, and where they go on in each client slot.
     pub(crate) first_sequence: u32,
@@ -53,6 +56,42 @@ struct SavedZone {
     node: i32,
     reserve_pages: u64,
     ceiling_pages: Option<u64>,
+    floor_pages: u64,
+    /// Milliseconds; `u64::MAX`: until it is released.
+    quarantine_ms: u64,
+}
+
+/// A ceiling over all zones; by zone floor and ceiling.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub(crate) struct SavedAllotment {
+    ceiling_pages: Option<u64>,
+    zones: Vec<(u64, Option<u64>)>,
+}
+
+impl SavedAllotment {
+    fn of(allotment: &Allotment) -> SavedAllotment {
+        let zones = allotment.zones.iter();
+        SavedAllotment {
+            ceiling_pages: allotment.ceiling_pages,
+            zones: zones
+                .map(|limit| (limit.floor_pages, limit.ceiling_pages))
+                .collect(),
+        }
+    }
+
+    pub(crate) fn allotment(&self) -> Allotment {
+        let mut allotment = Allotment {
+            ceiling_pages: self.ceiling_pages,
+            ..Allotment::default()
+        };
+        for (limit, &(floor_pages, ceiling_pages)) in allotment.zones.iter_mut().zip(&self.zones) {
+            *limit = Limit {
+                floor_pages,
+                ceiling_pages,
+            };
+        }
+        allotment
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
@@ -86,7 +125,9 @@ pub struct SavedClient {
     /// As `ClientState`, in the order of its variants.
     state: u8,
     pub(crate) attached_at_ms: u64,
-    pub(crate) ceiling_pages: Option<u64>,
+    /// Of one that is quarantined.
+    pub(crate) died_at_ms: u64,
+    pub(crate) allotment: SavedAllotment,
     pub(crate) batch: u32,
     pub(crate) high: u32,
     pub(crate) nr_misuses: u64,
@@ -119,6 +160,19 @@ impl SavedClient {
         }
     }
 
+    /// What it was taken in with.
+    pub(crate) fn spec(&self) -> AttachSpec {
+        AttachSpec {
+            uid: self.uid,
+            gid: self.gid,
+            pid: self.pid,
+            name: self.name.clone(),
+            client_index: self.client_index,
+            secret: self.secret,
+            zones: self.zones().collect(),
+        }
+    }
+
     /// The zones it may use, in the order of its zonelist.
     pub fn zones(&self) -> impl Iterator<Item = ZoneId> + '_ {
         self.zones.iter().copied().map(ZoneId::new)
@@ -129,7 +183,8 @@ impl SavedClient {
             0 => ClientState::Attaching,
             1 => ClientState::Attached,
             2 => ClientState::Detached,
-            _ => ClientState::Poisoned,
+            3 => ClientState::Poisoned,
+            _ => ClientState::Quarantined,
         }
     }
 
@@ -174,6 +229,15 @@ impl Saved {
                 return Err("the backings");
             }
         }
+        let users = self.users.iter().map(|(_, user)| user);
+        let clients = self.clients.iter().map(|client| &client.allotment);
+        let is_sane = |allotment: &SavedAllotment| {
+            let mut floors = allotment.zones.iter().map(|&(floor, _)| floor);
+            floors.all(|floor| floor <= 1 << 32)
+        };
+        if !users.chain(clients).chain([&self.each]).all(is_sane) {
+            return Err("the floors");
+        }
         let nr_slots = self.incarnations.len();
         if nr_slots > usize::from(self.max_clients) + 1 {
             return Err("the number of slots");
@@ -187,9 +251,10 @@ impl Saved {
             zones.dedup();
             let is_zoned = zones.len() == client.zones.len()
                 && zones.iter().all(|&at| usize::from(at) < self.zones.len());
-            let is_whole = (1..=self.max_lanes).contains(&client.nr_lanes)
+            let is_dead = client.state() == ClientState::Quarantined;
+            let is_whole = (is_dead || (1..=self.max_lanes).contains(&client.nr_lanes))
                 && num::index(client.client_index) < hugepool_shm::raw::NR_CLIENTS
-                && client.state <= 3;
+                && client.state <= 4;
             if !is_placed || !is_zoned || !is_whole {
                 return Err("a client");
             }
@@ -237,12 +302,18 @@ impl Saved {
             node: zone.node,
             reserve_pages: zone.reserve_pages,
             ceiling_pages: zone.ceiling_pages,
+            floor_pages: zone.floor_pages,
+            quarantine: match zone.quarantine_ms {
+                0 => Quarantine::None,
+                u64::MAX => Quarantine::UntilReleased,
+                ms => Quarantine::For(core::time::Duration::from_millis(ms)),
+            },
         };
         EngineConfig {
             geometry: self.geometry().expect("decode has checked the sizes"),
             zones: self.zones.iter().map(zone).collect(),
             defaults: Defaults {
-                client_ceiling_pages: self.client_ceiling_pages,
+                client_ceiling_pages: self.each.ceiling_pages,
                 max_clients: self.max_clients,
                 max_lanes: self.max_lanes,
                 ..defaults
@@ -291,7 +362,14 @@ impl Engine {
             incarnations: self.clients.incarnations().to_vec(),
             batch: self.pcp.batch.unwrap_or(0),
             high: self.pcp.high.unwrap_or(0),
-            client_ceiling_pages: self.defaults.client_ceiling_pages,
+            each: SavedAllotment::of(self.custody.limits.each()),
+            users: self
+                .custody
+                .limits
+                .users()
+                .iter()
+                .map(|(uid, user)| (*uid, SavedAllotment::of(user)))
+                .collect(),
             last_operation: self.operations.last_id(),
             first_sequence: self.custody.posts.beginnings().0,
             sequences: self.custody.posts.beginnings().1.to_vec(),
@@ -304,6 +382,12 @@ impl Engine {
                 node: settings.node,
                 reserve_pages: settings.reserve_pages,
                 ceiling_pages: settings.ceiling_pages,
+                floor_pages: settings.floor_pages,
+                quarantine_ms: match settings.quarantine {
+                    Quarantine::None => 0,
+                    Quarantine::For(time) => millis(time).min(u64::MAX - 1),
+                    Quarantine::UntilReleased => u64::MAX,
+                },
             });
             for info in zone.sections() {
                 let row = zones.section(info.id);
@@ -313,8 +397,13 @@ impl Engine {
             }
         }
         for client in self.clients.iter() {
-            let Some(link) = &client.link else { continue };
+            let link = client.link.as_ref();
+            // A mere connection ends with this daemon.
+            if link.is_none() && client.state != ClientState::Quarantined {
+                continue;
+            }
             let FixedPcp { batch, high } = client.pcp;
+            let allotment = self.custody.limits.client(client.id);
             saved.clients.push(SavedClient {
                 slot: client.id.slot,
                 incarnation: client.id.incarnation,
@@ -322,19 +411,21 @@ impl Engine {
                 uid: client.uid,
                 gid: client.gid,
                 name: client.name.clone(),
-                secret: link.secret,
-                nr_lanes: link.segment.geometry().nr_lanes,
-                client_index: link.client_index,
+                secret: link.map_or([0; 16], |link| link.secret),
+                nr_lanes: link.map_or(0, |link| link.segment.geometry().nr_lanes),
+                client_index: link.map_or(0, |link| link.client_index),
                 first_sequence: self.custody.posts.first_sequence_of(client.id),
-                uses_membarrier: link.uses_membarrier,
+                uses_membarrier: link.is_some_and(|link| link.uses_membarrier),
                 state: match client.state {
                     ClientState::Attaching => 0,
                     ClientState::Attached => 1,
                     ClientState::Detached => 2,
                     ClientState::Poisoned => 3,
+                    ClientState::Quarantined => 4,
                 },
                 attached_at_ms: millis(client.attached_at),
-                ceiling_pages: client.ceiling_pages,
+                died_at_ms: millis(client.died_at),
+                allotment: SavedAllotment::of(allotment.unwrap_or(&Allotment::default())),
                 batch: batch.unwrap_or(0),
                 high: high.unwrap_or(0),
                 nr_misuses: client.nr_misuses,

@@ -61,7 +61,7 @@ impl Engine {
 
     /// The most pages that a client or connection may own, if there is a most.
     pub fn ceiling_pages(&self, id: ClientId) -> Option<u64> {
-        self.clients.get(id)?.ceiling_pages
+        self.custody.limits.client(id)?.ceiling_pages
     }
 
     /// The zones, by index.
@@ -82,6 +82,8 @@ impl Engine {
                 pressure: self.balance.told(at),
                 backing: self.backing_of(at),
                 ceiling_pages: settings.ceiling_pages,
+                floor_pages: settings.floor_pages,
+                quarantined_pages: self.custody.zones.quarantined(at),
             });
         zones.collect()
     }
@@ -188,7 +190,7 @@ impl Engine {
                 .link
                 .as_ref()
                 .is_some_and(|link| link.uses_membarrier),
-            ceiling_pages: client.ceiling_pages,
+            ceiling_pages: self.ceiling_pages(client.id),
             lanes,
         }
     }

@@ -4,6 +4,8 @@
 //! the sweep of a dead client linear in the pageblocks it holds something in, and name
 //! holders with an age that costs one store for each batch and pageblock.
 
+use hugepool_shm::raw::NR_ZONES;
+
 use crate::id::ClientId;
 
 /// Pages of blocks headed in one pageblock that are one client's.
@@ -32,6 +34,8 @@ pub(crate) struct ClientTally {
     pub client: ClientId,
     /// Pages in all sections.
     pub pages: u64,
+    /// Of these, by zone index.
+    pub zones: [u64; NR_ZONES],
     /// Sorted by section; a section once touched stays until it is removed.
     sections: Vec<ClientSection>,
     /// Position of the section looked at last: batches come in runs.
@@ -43,6 +47,7 @@ impl ClientTally {
         ClientTally {
             client,
             pages: 0,
+            zones: [0; NR_ZONES],
             sections: Vec::new(),
             last: 0,
         }
@@ -151,7 +156,7 @@ pub(crate) struct Tally {
     /// Pages lent as reclaimable, in all.
     reclaimable: u64,
     /// By zone index.
-    zones: [u64; 8],
+    zones: [u64; NR_ZONES],
     /// Zone index of each section.
     zone_of: Vec<u8>,
 }
@@ -165,7 +170,7 @@ impl Tally {
             sections,
             clients: Vec::new(),
             reclaimable: 0,
-            zones: [0; 8],
+            zones: [0; NR_ZONES],
             zone_of,
         }
     }
@@ -196,8 +201,11 @@ impl Tally {
         }
         section.pages += u64::from(pages);
         section.blocks[place.block] += pages;
-        self.zones[usize::from(self.zone_of[index])] += u64::from(pages);
-        self.account(client).add(place, nr_blocks, pages, now_ms);
+        let zone = usize::from(self.zone_of[index]);
+        self.zones[zone] += u64::from(pages);
+        let account = self.account(client);
+        account.zones[zone] += u64::from(pages);
+        account.add(place, nr_blocks, pages, now_ms);
     }
 
     /// Counts pages, counted as lent too, as reclaimable.
@@ -229,8 +237,11 @@ impl Tally {
         let section = &mut self.sections[index];
         section.pages -= u64::from(pages);
         section.blocks[place.block] -= pages;
-        self.zones[usize::from(self.zone_of[index])] -= u64::from(pages);
-        self.account(client).sub(place, nr_blocks, pages);
+        let zone = usize::from(self.zone_of[index]);
+        self.zones[zone] -= u64::from(pages);
+        let account = self.account(client);
+        account.zones[zone] -= u64::from(pages);
+        account.sub(place, nr_blocks, pages);
     }
 
     /// The account of a client, if it is open.
@@ -244,6 +255,11 @@ impl Tally {
     /// All open accounts, by slot.
     pub fn clients(&self) -> impl Iterator<Item = &ClientTally> {
         self.clients.iter().flatten()
+    }
+
+    /// Index of a section's zone.
+    pub fn zone_of(&self, section: u32) -> u32 {
+        u32::from(self.zone_of[crate::num::index(section)])
     }
 
     /// Pages lent out of a zone.

@@ -123,12 +123,10 @@ impl Engine {
                 )
             });
             let lent = self.custody.owners.tally().zone_pages(at);
-            report.expect(counts.lent == lent, || {
+            let out = counts.lent + zones.quarantined(at);
+            report.expect(out == lent, || {
                 let name = &settings.name;
-                format!(
-                    "zone {name}: {} pages are out, {lent} are lent",
-                    counts.lent
-                )
+                format!("zone {name}: {out} pages are out, {lent} are lent")
             });
             let mut nr_leaving = 0;
             for info in zone.sections() {

@@ -189,12 +189,7 @@ impl Engine {
 /// Tells a client how many pages it may still claim from others (PROTOCOLS P9).
 pub(crate) fn publish_allowance(client: &Client, custody: &Custody) {
     if let Some(link) = &client.link {
-        let account = custody.owners.tally().client(client.id);
-        let owned = account.map_or(0, |account| account.pages);
-        // Without a ceiling, without end.
-        let allowance = client
-            .ceiling_pages
-            .map_or(u64::MAX, |most| most.saturating_sub(owned));
+        let allowance = custody.limits.allowance(client.id, custody.owners.tally());
         let nr_settled = custody
             .posts
             .get(client.id)

@@ -71,6 +71,8 @@ pub(crate) struct Zones {
     zones: Vec<Zone>,
     settings: Vec<ZoneSettings>,
     sections: Vec<SectionRow>,
+    /// By zone: lent pages whose clients are dead, and that wait.
+    quarantined: [u64; NR_ZONES],
     /// By zone: sections that are going offline.
     nr_leaving: [u32; NR_ZONES],
     /// Rises with each announcement and withdrawal, from 1: a client that has mapped nothing
@@ -113,6 +115,7 @@ impl Zones {
             zones,
             settings,
             sections,
+            quarantined: [0; NR_ZONES],
             nr_leaving: [0; NR_ZONES],
             epoch: 0,
         })
@@ -163,6 +166,11 @@ impl Zones {
 
     pub fn settings(&self, at: usize) -> &ZoneSettings {
         &self.settings[at]
+    }
+
+    /// As [`settings`](Self::settings), to be changed: limits alone.
+    pub fn settings_mut(&mut self, at: usize) -> &mut ZoneSettings {
+        &mut self.settings[at]
     }
 
     /// The zone of that name.
@@ -300,6 +308,7 @@ impl Zones {
     /// The equations of a zone.
     pub fn counts(&self, at: usize) -> PageCounts {
         let counts = self.zones[at].counts();
+        let quarantined = self.quarantined[at];
         PageCounts {
             spanned: counts.spanned,
             present: counts.present,
@@ -307,8 +316,24 @@ impl Zones {
             managed: counts.managed,
             free: counts.free,
             pcp: counts.pcp,
-            lent: counts.lent,
-            isolated: counts.isolated,
+            lent: counts.lent - quarantined,
+            isolated: counts.isolated + quarantined,
+        }
+    }
+
+    /// Pages of a zone that wait in quarantine.
+    pub fn quarantined(&self, at: usize) -> u64 {
+        self.quarantined[at]
+    }
+
+    /// Counts pages, by zone, as quarantined or no longer.
+    pub fn count_quarantined(&mut self, pages: &[u64; NR_ZONES], is_in: bool) {
+        for (count, pages) in self.quarantined.iter_mut().zip(pages) {
+            *count = if is_in {
+                *count + pages
+            } else {
+                *count - pages
+            };
         }
     }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use hugepool_engine::{
     AllocBulk, AllocOutcome, AllocReply, CallError, ClaimedRun, ClientId, Command, ConnectSpec,
-    Defaults, FreeBulk, FreeReply, LentRun, MAX_BLOCKS_PER_CALL, Misuse, Patience, Shortfall,
+    Defaults, FreeBulk, FreeReply, LentRun, Limit, MAX_BLOCKS_PER_CALL, Misuse, Patience,
+    Shortfall, Whom,
 };
 use hugepool_mm::{Migratetype, Order, ZoneId, ZoneKind};
 use support::{PAGE, Rig, alloc, zone};
@@ -117,8 +118,12 @@ fn r11_a_call_refused_by_the_limit_takes_nothing_and_says_quota() {
     let mut rig = Rig::new(4);
     let tenant = rig.tenant(1);
     rig.apply(Command::SetLimits {
-        slot: Some(tenant.id.slot),
-        ceiling_pages: Some(5),
+        whom: Whom::Client(tenant.id.slot),
+        zone: None,
+        limit: Limit {
+            floor_pages: 0,
+            ceiling_pages: Some(5),
+        },
     });
     assert_eq!(tenant.segment.claim_allowance(), (5, 0));
     let reply = rig.alloc(tenant.id, 0, 16);
@@ -133,8 +138,9 @@ fn r11_a_call_refused_by_the_limit_takes_nothing_and_says_quota() {
     assert_eq!(rig.alloc(tenant.id, 1, 1).nr_blocks, 0);
     rig.verify();
     rig.apply(Command::SetLimits {
-        slot: None,
-        ceiling_pages: None,
+        whom: Whom::EachClient,
+        zone: None,
+        limit: Limit::default(),
     });
     assert_eq!(rig.alloc(tenant.id, 0, 11).nr_blocks, 11);
 }

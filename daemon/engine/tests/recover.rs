@@ -12,8 +12,8 @@ mod support;
 mod tenants;
 
 use hugepool_engine::{
-    AllocBulk, AllocOutcome, AllocReply, ClaimedRun, Command, Defaults, FreeBulk, FreeReply,
-    NotSaved, OperationState, Patience, Reply, Saved, Sections,
+    AllocBulk, AllocOutcome, AllocReply, ClaimedRun, Command, Defaults, FreeBulk, FreeReply, Limit,
+    NotSaved, OperationState, Patience, Reply, Saved, Sections, Whom,
 };
 use hugepool_mm::{Migratetype, ZoneKind};
 use hugepool_shm::raw::{PageParts, RawMigratetype, RawPage};
@@ -492,8 +492,12 @@ fn settings_limits_and_names_are_as_they_were() {
     let tenant = mortal.tenant(2);
     mortal.call(|rig| {
         rig.apply(Command::SetLimits {
-            slot: None,
-            ceiling_pages: Some(77),
+            whom: Whom::EachClient,
+            zone: None,
+            limit: Limit {
+                floor_pages: 0,
+                ceiling_pages: Some(77),
+            },
         });
         rig.apply(Command::SetPcp {
             slot: Some(tenant.id.slot),

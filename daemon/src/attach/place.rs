@@ -261,7 +261,7 @@ fn no_room(what: &str, errno: nix::errno::Errno) -> Refusal {
 
 fn refused(error: AttachError) -> Refusal {
     let code = match error {
-        AttachError::TooManyClients { .. } => RefusalCode::UsedUp,
+        AttachError::TooManyClients { .. } | AttachError::Floors { .. } => RefusalCode::UsedUp,
         AttachError::ClientIndex { .. }
         | AttachError::Segment { .. }
         | AttachError::TooManyLanes { .. }

@@ -130,6 +130,43 @@ pub enum ConfigError {
     /// The zonelist leaves a zone out.
     #[error("zonelist leaves out zone `{0}`: name every zone once, in the order they are taken")]
     ZonelistLacks(String),
+    /// A limit in a zone that is not there.
+    #[error("a limit names zone `{0}`, which is not configured")]
+    LimitZone(String),
+    /// A floor in no zone.
+    #[error("a limit has a floor and no zone: floors are kept in one zone, name it")]
+    FloorWithoutZone,
+    /// Two limits for the same.
+    #[error("the limit of {whom} in {zone} is configured twice: give floor and ceiling at once")]
+    LimitTwice {
+        /// For whom.
+        whom: String,
+        /// Where.
+        zone: String,
+    },
+    /// More is kept than may be had.
+    #[error("{whose}: floor {floor} is above ceiling {ceiling}")]
+    FloorAboveCeiling {
+        /// The zone, or whose limit.
+        whose: String,
+        /// What is kept.
+        floor: Bytes,
+        /// What may be had.
+        ceiling: Bytes,
+    },
+    /// More is kept than there is.
+    #[error(
+        "zone `{zone}`: the floors in it come to {floors}, its size is {size}: lower floors or \
+         raise size"
+    )]
+    Floors {
+        /// The zone.
+        zone: String,
+        /// Their sum.
+        floors: Bytes,
+        /// What is there at the start.
+        size: Bytes,
+    },
     /// A limit of nothing.
     #[error("{key} is {value}: give {min} to {max}")]
     Range {

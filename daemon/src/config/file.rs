@@ -41,6 +41,8 @@ pub struct File {
     pub sockets: SocketsTable,
     /// Ceilings.
     pub limits: LimitsTable,
+    /// Floors and ceilings of users and clients.
+    pub limit: Vec<LimitTable>,
     /// Deadlines.
     pub timeouts: TimeoutsTable,
     /// Compaction and its caches.
@@ -85,6 +87,27 @@ pub struct ZoneTable {
     /// Groups that may use it, be it as primary or as supplementary group.
     #[serde(default)]
     pub allow_gids: Vec<u32>,
+    /// Bytes that offline leaves of it.
+    pub floor: Option<Bytes>,
+    /// The most bytes lent out of it at a time.
+    pub ceiling: Option<Bytes>,
+    /// How long pages of a client that died wait before they are lent again, for devices that may
+    /// still write them: `none`, a time like `500ms` or `10s`, or `until-released`.
+    pub quarantine: Option<String>,
+}
+
+/// `[[limit]]`.
+#[derive(Debug, Default, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitTable {
+    /// For all clients of this user together; without it for each client.
+    pub uid: Option<u32>,
+    /// In this zone; without it in all together, which a floor cannot be.
+    pub zone: Option<String>,
+    /// Bytes that are kept for it.
+    pub floor: Option<Bytes>,
+    /// The most bytes it may own.
+    pub ceiling: Option<Bytes>,
 }
 
 /// `[sockets]`.

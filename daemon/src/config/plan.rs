@@ -4,14 +4,18 @@ use std::num::NonZeroUsize;
 use std::thread;
 use std::time::Duration;
 
+use hugepool_engine::{Limit, Quarantine};
 use hugepool_mm::{ContiguityMode, Geometry, ZoneKind};
 use hugepool_shm::backing::BackingChoice;
 
 use super::error::ConfigError;
 use super::file::{
-    CompactionTable, GeometryTable, LanesTable, LimitsTable, SocketsTable, TimeoutsTable, ZoneTable,
+    CompactionTable, GeometryTable, LanesTable, LimitTable, LimitsTable, SocketsTable,
+    TimeoutsTable, ZoneTable,
 };
-use super::{CompactionPlan, GroupPlan, Limits, MAX_ZONES, SocketPlan, Timeouts, ZonePlan};
+use super::{
+    CompactionPlan, GroupPlan, LimitPlan, Limits, MAX_ZONES, SocketPlan, Timeouts, ZonePlan,
+};
 use crate::flags::ZoneFlag;
 use crate::size::Bytes;
 
@@ -24,6 +28,8 @@ const DEFAULT_BACKGROUND_RATE: Bytes = Bytes(100 << 20);
 /// From how many processors on the lanes thread spins when nobody says, and how long.
 const MANY_PROCESSORS: usize = 4;
 const DEFAULT_SPIN_US: u32 = 50;
+/// Words for a quarantine, for people.
+const QUARANTINES: &str = "none, a time like 500ms or 10s, until-released";
 /// Words for a backing, for people.
 const BACKINGS: &str = "auto, hugetlb, hugetlb-1GiB, thp, shm";
 /// Sections of all zones together: each costs some bytes in the engine and in every client's
@@ -197,7 +203,25 @@ impl Asked<'_> {
             backing,
             allow_uids: self.access.map_or_else(Vec::new, |a| a.allow_uids.clone()),
             allow_gids: self.access.map_or_else(Vec::new, |a| a.allow_gids.clone()),
+            limit: self.limit(geometry)?,
+            quarantine: self.quarantine()?,
         })
+    }
+
+    fn limit(&self, geometry: Geometry) -> Result<Limit, ConfigError> {
+        let (floor, ceiling) = self.access.map_or((None, None), |a| (a.floor, a.ceiling));
+        limit(floor, ceiling, geometry, || format!("zone `{}`", self.name))
+    }
+
+    fn quarantine(&self) -> Result<Quarantine, ConfigError> {
+        match self.access.and_then(|a| a.quarantine.as_deref()) {
+            None | Some("none") => Ok(Quarantine::None),
+            Some("until-released") => Ok(Quarantine::UntilReleased),
+            Some(text) => match duration(text) {
+                Some(time) => Ok(Quarantine::For(time)),
+                None => Err(self.unknown("quarantine", text, QUARANTINES)),
+            },
+        }
     }
 
     fn sections(
@@ -281,6 +305,100 @@ pub fn limits(table: &LimitsTable, geometry: Geometry) -> Result<Limits, ConfigE
             .client_ceiling
             .map(|ceiling| ceiling.0 >> geometry.page_shift()),
     })
+}
+
+/// Floors and ceilings of users and clients. Each zone can hold the floors in it, as far as can be
+/// said without it.
+pub fn allotments(
+    tables: &[LimitTable],
+    zones: &[ZonePlan],
+    geometry: Geometry,
+) -> Result<Vec<LimitPlan>, ConfigError> {
+    let mut plans: Vec<LimitPlan> = Vec::new();
+    for table in tables {
+        let plan = LimitPlan {
+            uid: table.uid,
+            zone: table.zone.clone(),
+            limit: limit(table.floor, table.ceiling, geometry, || {
+                let whom = table
+                    .uid
+                    .map_or("each client".to_owned(), |uid| format!("user {uid}"));
+                format!("limit of {whom}")
+            })?,
+        };
+        let is_known = |name: &String| zones.iter().any(|zone| zone.name == *name);
+        if let Some(name) = plan.zone.as_ref().filter(|name| !is_known(name)) {
+            return Err(ConfigError::LimitZone(name.clone()));
+        }
+        if plan.zone.is_none() && plan.limit.floor_pages > 0 {
+            return Err(ConfigError::FloorWithoutZone);
+        }
+        if plans
+            .iter()
+            .any(|other| (other.uid, &other.zone) == (plan.uid, &plan.zone))
+        {
+            return Err(ConfigError::LimitTwice {
+                whom: plan
+                    .uid
+                    .map_or("each client".to_owned(), |uid| format!("user {uid}")),
+                zone: plan.zone.unwrap_or_else(|| "all zones".to_owned()),
+            });
+        }
+        plans.push(plan);
+    }
+    for zone in zones {
+        let here = plans
+            .iter()
+            .filter(|plan| plan.zone.as_ref() == Some(&zone.name));
+        let users: u64 = here.map(|plan| plan.limit.floor_pages).sum();
+        let pages = u64::from(zone.nr_sections) << geometry.section_order();
+        let floors = users.max(zone.limit.floor_pages);
+        if floors > pages {
+            return Err(ConfigError::Floors {
+                zone: zone.name.clone(),
+                floors: super::pages_as_bytes(floors, geometry),
+                size: super::pages_as_bytes(pages, geometry),
+            });
+        }
+    }
+    Ok(plans)
+}
+
+fn limit(
+    floor: Option<Bytes>,
+    ceiling: Option<Bytes>,
+    geometry: Geometry,
+    whose: impl Fn() -> String,
+) -> Result<Limit, ConfigError> {
+    if let (Some(floor), Some(ceiling)) = (floor, ceiling)
+        && floor > ceiling
+    {
+        let whose = whose();
+        return Err(ConfigError::FloorAboveCeiling {
+            whose,
+            floor,
+            ceiling,
+        });
+    }
+    let pages = |bytes: Bytes| bytes.0 >> geometry.page_shift();
+    Ok(Limit {
+        floor_pages: floor.map_or(0, pages),
+        ceiling_pages: ceiling.map(pages),
+    })
+}
+
+/// Reads `500ms`, `10s`, `5m`, `1h`.
+fn duration(text: &str) -> Option<Duration> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number = u64::from(digits.parse::<u32>().ok()?);
+    let ms = match &text[digits.len()..] {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    Some(Duration::from_millis(number * ms))
 }
 
 /// Compaction and its caches.

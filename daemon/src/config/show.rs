@@ -5,14 +5,16 @@
 
 use std::path::Path;
 
+use hugepool_engine::{Limit, Quarantine};
+use hugepool_mm::Geometry;
 use schemars::Schema;
 use serde_json::{Map, Value, json};
 
 use super::file::{
-    CompactionTable, File, GeometryTable, LanesTable, LimitsTable, SocketsTable, TimeoutsTable,
-    ZoneTable,
+    CompactionTable, File, GeometryTable, LanesTable, LimitTable, LimitsTable, SocketsTable,
+    TimeoutsTable, ZoneTable,
 };
-use super::{Config, GroupPlan, ZonePlan, pages_as_bytes};
+use super::{Config, GroupPlan, LimitPlan, ZonePlan, pages_as_bytes};
 use crate::size::Bytes;
 
 impl File {
@@ -56,6 +58,11 @@ impl File {
                     .client_ceiling_pages
                     .map(|pages| pages_as_bytes(pages, geometry)),
             },
+            limit: config
+                .allotments
+                .iter()
+                .map(|plan| limit_table(plan, geometry))
+                .collect(),
             timeouts: TimeoutsTable {
                 attach_ms: ms(config.timeouts.attach),
                 offline_ms: ms(config.timeouts.offline),
@@ -78,6 +85,7 @@ impl File {
 
 fn zone_table(zone: &ZonePlan, config: &Config) -> ZoneTable {
     let section = config.geometry.section_bytes();
+    let pages = |pages: u64| (pages > 0).then(|| pages_as_bytes(pages, config.geometry));
     ZoneTable {
         name: zone.name.clone(),
         size: Bytes(u64::from(zone.nr_sections).saturating_mul(section)),
@@ -87,6 +95,29 @@ fn zone_table(zone: &ZonePlan, config: &Config) -> ZoneTable {
         backing: Some(zone.backing.to_string()),
         allow_uids: zone.allow_uids.clone(),
         allow_gids: zone.allow_gids.clone(),
+        floor: pages(zone.limit.floor_pages),
+        ceiling: zone
+            .limit
+            .ceiling_pages
+            .map(|pages| pages_as_bytes(pages, config.geometry)),
+        quarantine: match zone.quarantine {
+            Quarantine::None => None,
+            Quarantine::For(time) => Some(format!("{}ms", time.as_millis())),
+            Quarantine::UntilReleased => Some("until-released".to_owned()),
+        },
+    }
+}
+
+fn limit_table(plan: &LimitPlan, geometry: Geometry) -> LimitTable {
+    let Limit {
+        floor_pages,
+        ceiling_pages,
+    } = plan.limit;
+    LimitTable {
+        uid: plan.uid,
+        zone: plan.zone.clone(),
+        floor: (floor_pages > 0).then(|| pages_as_bytes(floor_pages, geometry)),
+        ceiling: ceiling_pages.map(|pages| pages_as_bytes(pages, geometry)),
     }
 }
 
@@ -172,6 +203,9 @@ mod tests {
             name = "a"
             size = "32MiB"
             reserve = "1GiB"
+            floor = "16MiB"
+            ceiling = "24MiB"
+            quarantine = "1500ms"
             backing = "shm"
             allow_uids = [1000]
             [[zone]]
@@ -184,6 +218,13 @@ mod tests {
             [limits]
             clients = 3
             client_ceiling = "8MiB"
+            [[limit]]
+            uid = 1000
+            zone = "a"
+            floor = "8MiB"
+            [[limit]]
+            zone = "a"
+            ceiling = "12MiB"
             [timeouts]
             drain_ms = 7
             [compaction]

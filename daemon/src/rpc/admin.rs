@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hugepool_engine::{Command, ListPages, Reply, SectionReport};
+use hugepool_engine::{Command, Limit, ListPages, Reply, SectionReport, Whom};
 use hugepool_mm::{CompactMode, SectionId};
 use hugepool_proto::v1;
 use prost::Message;
@@ -460,12 +460,49 @@ impl v1::admin_server::Admin for AdminService {
         request: Request<v1::SetLimitsRequest>,
     ) -> Result<Response<v1::SetLimitsResponse>, Status> {
         let request = request.into_inner();
+        let whom = match (request.slot, request.uid, request.whole_zone) {
+            (None, None, false) => Whom::EachClient,
+            (Some(asked), None, false) => Whom::Client(slot(asked)?),
+            (None, Some(uid), false) => Whom::User(uid),
+            (None, None, true) => Whom::Zone,
+            _ => {
+                let why = "give one of slot, uid and whole_zone, or none for each client";
+                return Err(status::bad_value("slot", why));
+            }
+        };
         let reply = self.ask(Command::SetLimits {
-            slot: optional_slot(request.slot)?,
-            ceiling_pages: request.ceiling_pages,
+            whom,
+            zone: named(request.zone),
+            limit: Limit {
+                floor_pages: request.floor_pages,
+                ceiling_pages: request.ceiling_pages,
+            },
         })?;
         let nr_clients = expect!(reply, Reply::Limits { nr_clients } => nr_clients);
         Ok(Response::new(v1::SetLimitsResponse { nr_clients }))
+    }
+
+    async fn list_limits(
+        &self,
+        _: Request<v1::ListLimitsRequest>,
+    ) -> Result<Response<v1::ListLimitsResponse>, Status> {
+        let limits = expect!(self.ask(Command::ListLimits)?, Reply::LimitList(limits) => limits);
+        Ok(Response::new(v1::ListLimitsResponse {
+            limits: limits.into_iter().map(convert::limit).collect(),
+        }))
+    }
+
+    async fn release_quarantined(
+        &self,
+        request: Request<v1::ReleaseQuarantinedRequest>,
+    ) -> Result<Response<v1::ReleaseQuarantinedResponse>, Status> {
+        let request = request.into_inner();
+        let reply = self.ask(Command::ReleaseQuarantined {
+            slot: optional_slot(request.slot)?,
+            zone: named(request.zone),
+        })?;
+        let nr_pages = expect!(reply, Reply::Released { nr_pages } => nr_pages);
+        Ok(Response::new(v1::ReleaseQuarantinedResponse { nr_pages }))
     }
 
     async fn evict_client(

@@ -2,9 +2,9 @@
 
 use hugepool_engine::{
     AllocReply, BackingUse, ClientReport, Compacted, ContiguityReport, Event, FreeReply, HeldRun,
-    Holder, LaneReport, LentRun, Misuse, NodeReport, Onlined, OperationReport, PageCounts,
-    PageTypeReport, PageTypeRow, Pageset, Refused, SectionOutcome, SectionReport, Shortfall,
-    Watermarks, ZoneBuddyInfo, ZoneInfo, ZonePressure, ZoneReport,
+    Holder, LaneReport, LentRun, LimitReport, Misuse, NodeReport, Onlined, OperationReport,
+    PageCounts, PageTypeReport, PageTypeRow, Pageset, Refused, SectionOutcome, SectionReport,
+    Shortfall, Watermarks, Whom, ZoneBuddyInfo, ZoneInfo, ZonePressure, ZoneReport,
 };
 use hugepool_mm::{Geometry, Migratetype, Pressure, ZoneId, ZoneKind};
 use hugepool_proto::v1;
@@ -84,6 +84,9 @@ pub fn zone(z: ZoneReport, page_bytes: u64) -> v1::Zone {
         watermarks: Some(watermarks(z.watermarks)),
         backing: z.backing.into_iter().map(backing_use).collect(),
         pressure: z.pressure.name().to_owned(),
+        ceiling_pages: z.ceiling_pages,
+        floor_pages: z.floor_pages,
+        quarantined_pages: z.quarantined_pages,
     }
 }
 
@@ -103,6 +106,25 @@ pub fn section(s: SectionReport, audit_difference_bytes: i64) -> v1::Section {
         isolated: s.isolated,
         incarnation: s.incarnation,
         audit_difference_bytes,
+    }
+}
+
+/// A limit that is set.
+pub fn limit(l: LimitReport) -> v1::Limit {
+    let (whom, slot, uid) = match l.whom {
+        Whom::EachClient => ("each", None, None),
+        Whom::Client(slot) => ("client", Some(slot.into()), None),
+        Whom::User(uid) => ("user", None, Some(uid)),
+        Whom::Zone => ("zone", None, None),
+    };
+    v1::Limit {
+        whom: whom.to_owned(),
+        slot,
+        uid,
+        zone: l.zone_name.unwrap_or_default(),
+        floor_pages: l.limit.floor_pages,
+        ceiling_pages: l.limit.ceiling_pages,
+        owned_pages: l.owned_pages,
     }
 }
 

@@ -92,6 +92,9 @@ pub fn of_command(error: CommandError) -> Status {
         CommandError::Batch { .. } => bad_value("batch", text),
         CommandError::Order { .. } => bad_value("order", text),
         CommandError::High { .. } => bad_value("high", text),
+        CommandError::FloorWithoutZone => bad_value("zone", text),
+        CommandError::FloorAboveCeiling { .. } => bad_value("floor_pages", text),
+        CommandError::Floors { zone, .. } => used_up(&zone, text),
         CommandError::TooFewSections { .. } => used_up("sections", text),
         CommandError::TooManyOperations { .. } => busy(text),
     }

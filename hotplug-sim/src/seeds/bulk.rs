@@ -9,7 +9,7 @@ use std::hint::black_box;
 
 use hugepool_engine::{
     AttachSpec, Backing, ClientId, Command, Defaults, Effect, Engine, EngineConfig, NoOutside,
-    Sections, SectionsRequest, ZoneSettings,
+    Quarantine, Sections, SectionsRequest, ZoneSettings,
 };
 use hugepool_mm::{Geometry, ZoneId, ZoneKind};
 use hugepool_shm::class::Class;
@@ -53,6 +53,8 @@ impl Bench {
             node: -1,
             reserve_pages: 2 * u64::from(geometry.section_pages()),
             ceiling_pages: None,
+            floor_pages: 0,
+            quarantine: Quarantine::None,
         };
         let config = EngineConfig {
             geometry,

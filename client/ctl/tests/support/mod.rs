@@ -217,6 +217,8 @@ impl Admin for Service {
         drain_lanes(DrainLanesRequest) -> DrainLanesResponse;
         set_pcp(SetPcpRequest) -> SetPcpResponse;
         set_limits(SetLimitsRequest) -> SetLimitsResponse;
+        list_limits(ListLimitsRequest) -> ListLimitsResponse;
+        release_quarantined(ReleaseQuarantinedRequest) -> ReleaseQuarantinedResponse;
         evict_client(EvictClientRequest) -> EvictClientResponse;
     }
 }

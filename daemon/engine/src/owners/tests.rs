@@ -134,14 +134,14 @@ fn a_sweep_takes_all_that_is_one_clients_and_nothing_else() {
     lend(&mut owners, A, 6, &[64]);
     lend(&mut owners, B, 1, &[4]);
     let heads: Vec<u32> = owners
-        .sweep(A)
+        .sweep(A, u32::MAX)
         .iter()
         .map(|taken| taken.pfn.get())
         .collect();
     assert_eq!(heads, [1, 3, 31, 32, 64]);
     assert_eq!(owners.tally().client(A).unwrap().pages, 0);
     assert_eq!(owners.tally().client(B).unwrap().pages, 2);
-    assert!(owners.sweep(A).is_empty());
+    assert!(owners.sweep(A, u32::MAX).is_empty());
 }
 
 #[test]

@@ -9,7 +9,8 @@ use std::time::Duration;
 use hugepool_engine::{
     AllocBulk, AllocOutcome, AllocReply, AttachSpec, Backing, BlockCopy, ClientId, ClientReport,
     Command, Defaults, Effect, Engine, EngineConfig, Now, OperationReport, OperationState, Outside,
-    PageCounts, Patience, Reply, Sections, SectionsRequest, StateShape, StateWords, ZoneSettings,
+    PageCounts, Patience, Quarantine, Reply, Sections, SectionsRequest, StateShape, StateWords,
+    ZoneSettings,
 };
 use hugepool_mm::{Geometry, Migratetype, Pfn, SectionId, ZoneId, ZoneKind};
 use hugepool_shm::control::ControlSegment;
@@ -69,6 +70,8 @@ pub fn zone(name: &str, kind: ZoneKind, sections: u64) -> ZoneSettings {
         node: -1,
         reserve_pages: sections * 128,
         ceiling_pages: None,
+        floor_pages: 0,
+        quarantine: Quarantine::None,
     }
 }
 
@@ -99,6 +102,11 @@ impl Rig {
             defaults,
         };
         let state = StateWords::private(&StateShape::of(&config)).unwrap();
+        Rig::over(config, state)
+    }
+
+    /// The same over these words.
+    pub fn over(config: EngineConfig, state: StateWords) -> Rig {
         let engine = Engine::with_state(config, state.clone()).unwrap();
         let nr_pages = engine.control_geometry(1).nr_pages;
         let now = Duration::from_secs(100);
@@ -298,6 +306,13 @@ impl Rig {
             .into_iter()
             .find(|client| client.client == id)
             .unwrap()
+    }
+
+    /// Free pages of the first zone above its mark, those in the daemon's own lists too.
+    pub fn list_free(&self) -> u64 {
+        let zones = self.engine.list_zones();
+        let counts = &zones[0].pages;
+        (counts.free + counts.pcp).saturating_sub(zones[0].watermarks.min)
     }
 
     pub fn pages(&self) -> PageCounts {

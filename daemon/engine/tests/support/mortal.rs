@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
-use hugepool_engine::{ClientId, Defaults, Effect, Engine, Recovered, Saved, Survivor};
+use hugepool_engine::{
+    ClientId, Defaults, Effect, Engine, Recovered, Saved, SavedClient, Survivor,
+};
 use hugepool_shm::control::ControlSegment;
 use hugepool_shm::step;
 
@@ -113,7 +115,8 @@ impl Mortal {
         loop {
             self.nr_deaths += 1;
             let saved = Saved::decode(&self.saved.encode().unwrap()).unwrap();
-            let survivors = saved.clients().iter().map(|client| Survivor {
+            let lives = |client: &&SavedClient| self.segments.contains_key(&client.id());
+            let survivors = saved.clients().iter().filter(lives).map(|client| Survivor {
                 client: client.id(),
                 segment: self.segments[&client.id()].clone(),
                 outbox: None,
