@@ -24,7 +24,7 @@ use crate::lanes::Lanes;
 use crate::rpc::peer::Gate;
 use crate::rpc::{ServeError, Serving};
 use crate::runtime_dir::{RuntimeDir, RuntimeDirError};
-use crate::sealed;
+use crate::sealed::Sealed;
 use crate::shared::Shared;
 use crate::sockets::{SocketError, Sockets, StreamSocket};
 use crate::startup::{self, StartError, Started};
@@ -34,9 +34,6 @@ use crate::systemd::{self, Seen, Watchdog};
 
 /// How often the zones' files are held against the books.
 const AUDIT_PERIOD: Duration = Duration::from_secs(10);
-
-/// A daemon that has served for so long does not die of what it started from.
-pub const RECOVERED_AFTER: Duration = Duration::from_secs(1);
 
 /// Why the daemon does not run, or no longer.
 #[derive(Debug, thiserror::Error)]
@@ -80,15 +77,21 @@ impl AppError {
 /// # Errors
 /// [`AppError`]; nothing is left behind then.
 pub fn run(config: Config) -> Result<(), AppError> {
-    match App::build(config) {
-        Err(AppError::Start(StartError::Sealed { why, held })) => {
-            sealed::hold(&why, held).map_err(|source| AppError::System {
-                what: "runtime",
-                source,
-            })
-        }
-        app => app?.run(),
+    match App::build(config)? {
+        Built::App(app) => app.run(),
+        Built::Sealed(sealed) => sealed.hold().map_err(|source| AppError::System {
+            what: "runtime",
+            source,
+        }),
     }
+}
+
+/// What came of building.
+pub enum Built {
+    /// A daemon that can serve.
+    App(Box<App>),
+    /// One that can hold what a daemon before has left, and no more.
+    Sealed(Box<Sealed>),
 }
 
 /// A daemon with everything bound, that does nothing yet.
@@ -109,15 +112,28 @@ impl App {
     ///
     /// # Errors
     /// [`AppError`]; nothing is left behind then.
-    pub fn build(config: Config) -> Result<App, AppError> {
+    pub fn build(config: Config) -> Result<Built, AppError> {
         abort_on_panic();
+        die_of_faults();
         raise_descriptor_limit();
         let (kept, passed) = Kept::sort(systemd::passed_descriptors()?);
         let store = Arc::new(Store::from_environment());
         let dir = RuntimeDir::open(&config.runtime_dir)?;
         let sockets = Sockets::open(dir.path(), &config.sockets, passed)?;
         sockets.keep(&store);
-        let started = startup::engine(config, kept, &store)?;
+        let runtime_dir = config.runtime_dir.clone();
+        let started = match startup::engine(config, kept, &store) {
+            Err(StartError::Sealed { why, held }) => {
+                return Ok(Built::Sealed(Box::new(Sealed {
+                    why,
+                    held,
+                    sockets,
+                    runtime_dir,
+                    _dir: dir,
+                })));
+            }
+            started => started?,
+        };
         let Started {
             config,
             shared,
@@ -144,7 +160,7 @@ impl App {
         for client in found {
             lanes.adopt(client);
         }
-        Ok(App {
+        Ok(Built::App(Box::new(App {
             config,
             pages: sockets.pages,
             admin: sockets.admin,
@@ -153,14 +169,14 @@ impl App {
             shared,
             watchdog,
             _dir: dir,
-        })
+        })))
     }
 
     /// Serves until SIGTERM or SIGINT, then drains.
     ///
     /// # Errors
     /// [`AppError`] when a thread cannot be had, or gRPC gives up.
-    pub fn run(self) -> Result<(), AppError> {
+    pub fn run(self: Box<App>) -> Result<(), AppError> {
         let App {
             config,
             pages,
@@ -170,7 +186,7 @@ impl App {
             shared,
             watchdog,
             _dir,
-        } = self;
+        } = *self;
         let io = |what| move |source| AppError::System { what, source };
         // While this is the only thread: the others inherit it.
         confine::confine(&config.runtime_dir);
@@ -191,6 +207,8 @@ impl App {
         if lanes.join().is_err() {
             tracing::error!("the lanes thread has panicked");
         }
+        // Not one of a row of crashes.
+        shared.has_ended_well();
         tracing::info!("stopped");
         served
     }
@@ -218,7 +236,6 @@ async fn serve(
         () = feed(watchdog) => {}
         () = keep_writing(stats.as_mut()) => {}
         () = keep_auditing(shared) => {}
-        () = recover(shared) => {}
         ended = serving.ended() => ended?,
     }
     systemd::stopping();
@@ -250,13 +267,6 @@ async fn keep_writing(stats: Option<&mut Stats>) {
         Some(stats) => stats.keep_writing().await,
         None => std::future::pending().await,
     }
-}
-
-/// Notes that this daemon did not die at once. Never returns.
-async fn recover(shared: &Shared) {
-    tokio::time::sleep(RECOVERED_AFTER).await;
-    shared.has_recovered();
-    std::future::pending().await
 }
 
 /// Looks for memory that clients took or gave away behind our back. Never returns.
@@ -292,6 +302,13 @@ fn abort_on_panic() {
         before(panic);
         std::process::abort();
     }));
+}
+
+/// A fault that was sent ends the process as one of its own does.
+fn die_of_faults() {
+    if let Err(errno) = hugepool_shm::faults::die_of_them() {
+        tracing::debug!(%errno, "a fault that is sent is passed over once");
+    }
 }
 
 /// Every client costs a few descriptors: take as many as the system allows.

@@ -20,7 +20,6 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
 use nix::unistd::Pid;
 
-use crate::app;
 use crate::exit;
 
 /// Name of the socket in the run-time directory on which the daemon tells what to keep.
@@ -38,6 +37,10 @@ const PAUSES: [Duration; 6] = [
     Duration::from_secs(2),
     Duration::from_secs(5),
 ];
+
+/// A daemon that lives for less counts into such a row. Whether it may be gone on from what it leaves is
+/// another question, and the daemons' own.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
 
 /// How often the child is looked at when nothing is said.
 const TICK: Duration = Duration::from_millis(20);
@@ -80,7 +83,7 @@ fn keep(runtime_dir: &Path, daemon: &dyn Fn() -> Command) -> io::Result<ExitCode
             _ if keeper.is_asked_to_stop()? => return Ok(keeper.end(runtime_dir, 0)),
             _ => {}
         }
-        nr_short = if begun.elapsed() < app::RECOVERED_AFTER {
+        nr_short = if begun.elapsed() < SHORT_LIFE {
             nr_short + 1
         } else {
             0

@@ -107,8 +107,8 @@ impl Keeping {
         Ok(())
     }
 
-    /// This daemon has served for a while: those that died before it are forgotten.
-    pub fn has_recovered(&self) {
+    /// This daemon ends as it was asked to: it and those before it are no row of crashes.
+    pub fn has_ended_well(&self) {
         self.segment.forget_beginnings();
     }
 
@@ -126,6 +126,39 @@ impl Keeping {
         match self.segment.write_snapshot(&bytes) {
             Ok(()) => self.version = version,
             Err(error) => tracing::error!(%error, "a restart would not find this"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugepool_shm::mapping::Mapping;
+
+    fn keeping() -> Keeping {
+        let nr_words = StateSegment::nr_words(&[]).unwrap();
+        let words = Words::of_mapping(Mapping::anonymous(nr_words * 8).unwrap(), nr_words);
+        Keeping {
+            segment: StateSegment::create(words, &[]).unwrap(),
+            version: 0,
+        }
+    }
+
+    /// Seen to fail: a second of life was enough to be forgotten, so that a daemon that died of its state a
+    /// little later was started again for ever.
+    #[test]
+    fn three_starts_within_ten_seconds_are_a_row_unless_they_were_asked_to_end() {
+        let keeping = keeping();
+        for at in [1_000, 4_500, 8_000] {
+            keeping.note_start(at).unwrap();
+        }
+        let refused = keeping.note_start(10_900).unwrap_err();
+        assert!(matches!(refused, KeepingError::Crashing { nr: 3 }));
+        keeping.has_ended_well();
+        keeping.note_start(11_000).unwrap();
+        // Further apart they are none.
+        for at in [14_400, 17_800, 21_200, 24_600] {
+            keeping.note_start(at).unwrap();
         }
     }
 }

@@ -10,6 +10,7 @@ pub mod incoming;
 pub mod operations;
 pub mod pages;
 pub mod peer;
+pub mod sealed;
 pub mod status;
 pub mod streams;
 

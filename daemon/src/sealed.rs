@@ -4,12 +4,22 @@
 //! Letting go would lose pages that are in use, so that is for people to decide: by stopping the
 //! service.
 
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
 
+use hugepool_proto::v1::admin_server::AdminServer;
 use nix::errno::Errno;
+use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
 
+use crate::confine;
 use crate::kept::Kept;
+use crate::rpc::sealed::SealedService;
+use crate::runtime_dir::RuntimeDir;
+use crate::sockets::Sockets;
 use crate::systemd::{self, Seen, Watchdog};
 
 /// Descriptors of what was left.
@@ -40,31 +50,55 @@ impl Held {
     }
 }
 
-/// Holds until SIGTERM or SIGINT.
-///
-/// # Errors
-/// When the system gives no runtime or signal handler.
-pub fn hold(why: &str, held: Held) -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let status = format!("sealed: {why}");
-        tracing::error!(
-            "{status}: all is held as it is, nothing is lent; stop the service to let go"
-        );
-        systemd::ready(&status);
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            () = feed() => {}
-        }
-        Ok::<(), std::io::Error>(())
-    })?;
-    drop(held);
-    Ok(())
+/// A daemon that holds, and answers to people.
+#[derive(Debug)]
+pub struct Sealed {
+    /// Why.
+    pub why: String,
+    /// What is held.
+    pub held: Held,
+    /// Nobody is served but by `admin.sock`; who comes to the others waits.
+    pub sockets: Sockets,
+    /// Where they are.
+    pub runtime_dir: PathBuf,
+    // Last: what guards the directory goes when the sockets in it are gone.
+    pub(crate) _dir: RuntimeDir,
+}
+
+impl Sealed {
+    /// Holds until SIGTERM or SIGINT, and says so to whoever asks.
+    ///
+    /// # Errors
+    /// When the system gives no runtime or signal handler.
+    pub fn hold(self) -> io::Result<()> {
+        confine::confine(&self.runtime_dir);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let mut terminate = signal(SignalKind::terminate())?;
+            let mut interrupt = signal(SignalKind::interrupt())?;
+            let admin = UnixListener::from_std(self.sockets.admin.listener()?)?;
+            let service = AdminServer::new(SealedService::new(self.why.clone()));
+            let incoming = UnixListenerStream::new(admin);
+            let serving = Server::builder().add_service(service);
+            let serving = serving.serve_with_incoming(incoming);
+            let status = format!("sealed: {}", self.why);
+            tracing::error!(
+                "{status}: all is held as it is, nothing is lent; stop the service to let go"
+            );
+            systemd::ready(&status);
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+                () = feed() => {}
+                ended = serving => ended.map_err(io::Error::other)?,
+            }
+            Ok::<(), io::Error>(())
+        })?;
+        drop(self.held);
+        Ok(())
+    }
 }
 
 /// Nothing hangs here but this one loop.

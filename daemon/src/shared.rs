@@ -187,9 +187,9 @@ impl Shared {
         self.kick();
     }
 
-    /// The daemon has served for a while.
-    pub fn has_recovered(&self) {
-        lock(&self.keeping).has_recovered();
+    /// The daemon ends because it was asked to.
+    pub fn has_ended_well(&self) {
+        lock(&self.keeping).has_ended_well();
     }
 
     /// What there is to do for clients; for the lanes thread.

@@ -1,8 +1,9 @@
 //! Logging: one line an event on standard error, where systemd and people look for it.
 //!
-//! Under the journal (`JOURNAL_STREAM` names our standard error) a line starts with the level as
-//! `<N>`, which the journal takes for the priority, and has no time of its own. Of one kind there are
-//! so many lines in a while and no more.
+//! Under the journal (`JOURNAL_STREAM` names our standard error) events go to it by its own protocol,
+//! with their fields (`CLIENT=`, `ZONE=`, `ERROR=` and so on), so that `journalctl CLIENT=3.1` finds all of
+//! a client. Where its socket cannot be reached a line starts with the level as `<N>`, which it takes for
+//! the priority, and has no time of its own. Of one kind there are so many lines in a while and no more.
 
 mod sparing;
 
@@ -10,12 +11,15 @@ use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
 
 use tracing::{Event, Level, Subscriber};
+use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Format, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
-use self::sparing::Sparing;
+use self::sparing::{Sparing, SparingLayer};
 use crate::config::ConfigError;
 
 /// Whether `filter` can be used, told before anything is opened.
@@ -38,6 +42,20 @@ fn parse(filter: &str) -> Result<EnvFilter, ConfigError> {
 /// Starts logging for the life of the process. A program that logs already keeps its own way.
 pub fn start(filter: &str) {
     let Ok(filter) = parse(filter) else { return };
+    if is_journal()
+        && let Ok(journal) = tracing_journald::layer()
+    {
+        let journal = journal
+            .with_field_prefix(None)
+            .with_priority_mappings(PRIORITIES);
+        let journal = SparingLayer::new(journal);
+        // A logger that was there before stays: an embedding program's choice.
+        let _ = tracing_subscriber::registry()
+            .with(filter)
+            .with(journal)
+            .try_init();
+        return;
+    }
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
@@ -51,6 +69,15 @@ pub fn start(filter: &str) {
             .try_init()
     };
 }
+
+/// As the lines have them.
+const PRIORITIES: PriorityMappings = PriorityMappings {
+    error: Priority::Error,
+    warn: Priority::Warning,
+    info: Priority::Informational,
+    debug: Priority::Debug,
+    trace: Priority::Debug,
+};
 
 /// Whether standard error is the stream that the journal opened for us.
 fn is_journal() -> bool {

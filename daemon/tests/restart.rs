@@ -66,7 +66,8 @@ async fn a_client_lives_through_the_deaths_of_its_daemon() {
     let mut pages = take_marked(&client, 300);
     let movable: MovablePage = client.alloc_movable().unwrap();
     movable.pin().unwrap();
-    for signal in [Signal::SIGKILL, Signal::SIGABRT, Signal::SIGKILL] {
+    // SIGSEGV as by `systemctl kill`. Seen to fail: it was passed over, and nothing died.
+    for signal in [Signal::SIGKILL, Signal::SIGABRT, Signal::SIGSEGV] {
         let before = kept.daemon_pid();
         send_signal(before, signal);
         // With no daemon there: what lies in the lane is taken and given back, and pins work.
@@ -278,20 +279,14 @@ async fn busy_clients_notice_nothing_of_a_daemon_that_is_killed_again_and_again(
     let victims: Vec<Victim> = (1..3)
         .map(|seed| Victim::start(&kept.keeper, &format!("churn {seed}")))
         .collect();
-    for _ in 0..5 {
+    // One more would be a row of crashes.
+    for _ in 0..3 {
         kept.kill(Signal::SIGKILL);
         let mut admin = admin(&kept.keeper).await;
         verify(&mut admin).await;
         // The next one serves, whoever comes.
         let client = attach(&kept);
         drop(take_marked(&client, 10));
-        // A row of daemons that die at once would be taken for one that cannot recover.
-        let end = tokio::time::Instant::now() + support::DEADLINE;
-        while uptime_ms(&mut admin).await < 1500 {
-            assert!(tokio::time::Instant::now() < end, "time stands still");
-            // tidy: sleep: between two looks at a condition that has a deadline
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
     }
     for victim in victims {
         assert!(victim.end().success());
@@ -301,11 +296,6 @@ async fn busy_clients_notice_nothing_of_a_daemon_that_is_killed_again_and_again(
     let status = admin.get_status(v1::GetStatusRequest::default()).await;
     assert_eq!(status.unwrap().into_inner().nr_misuses, 0);
     kept.end_beside().await;
-}
-
-async fn uptime_ms(admin: &mut v1::admin_client::AdminClient<tonic::transport::Channel>) -> u64 {
-    let status = admin.get_status(v1::GetStatusRequest::default()).await;
-    status.unwrap().into_inner().uptime_ms
 }
 
 #[tokio::test]
@@ -320,8 +310,8 @@ async fn a_client_that_dies_while_no_daemon_is_there_is_found_dead() {
     kept.end_beside().await;
 }
 
-#[test]
-fn a_damaged_state_is_held_and_said_and_nothing_is_lent() {
+#[tokio::test]
+async fn a_damaged_state_is_held_and_said_and_nothing_is_lent() {
     let kept = Kept::tiny();
     let client = attach(&kept);
     let pages = take_marked(&client, 10);
@@ -341,8 +331,48 @@ fn a_damaged_state_is_held_and_said_and_nothing_is_lent() {
     let short = client.with_deadline(Duration::from_millis(50));
     assert_eq!(short.alloc_exact(1000).unwrap_err(), Shortfall::DaemonAway);
     check_marks(&pages);
-    let log = kept.end();
+    let mut admin = admin(&kept.keeper).await;
+    says_sealed(&mut admin, "sealed: this is no state segment").await;
+    let log = kept.end_beside().await;
     assert!(log.contains("sealed: this is no state segment"), "{log}");
+}
+
+type Admin = v1::admin_client::AdminClient<tonic::transport::Channel>;
+
+/// It says so itself, vouches for nothing, and does nothing.
+async fn says_sealed(admin: &mut Admin, wanted: &str) {
+    let status = admin.get_status(v1::GetStatusRequest::default()).await;
+    let status = status.unwrap().into_inner();
+    assert!(status.state.starts_with(wanted), "{status:?}");
+    let verdict = admin.verify(v1::VerifyRequest::default()).await;
+    assert!(!verdict.unwrap().into_inner().ok);
+    let refused = admin.list_clients(v1::ListClientsRequest::default()).await;
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
+    assert!(refused.message().contains(wanted), "{refused}");
+}
+
+#[tokio::test]
+async fn a_row_of_crashes_is_held_and_said() {
+    let kept = Kept::tiny();
+    let client = attach(&kept);
+    let pages = take_marked(&client, 10);
+    // Three within ten seconds: on a machine that is very busy the first ones may be too far apart.
+    for nr_kills in 1.. {
+        let before = kept.daemon_pid();
+        send_signal(before, Signal::SIGKILL);
+        until("another one has started", || kept.daemon_pid() != before);
+        let mut admin = admin(&kept.keeper).await;
+        let status = admin.get_status(v1::GetStatusRequest::default()).await;
+        if status.unwrap().into_inner().state.starts_with("sealed") {
+            assert!(nr_kills > 3, "sealed after {nr_kills}");
+            says_sealed(&mut admin, "sealed: 3 daemons have started").await;
+            break;
+        }
+        assert!(nr_kills < 30, "no end of it");
+    }
+    check_marks(&pages);
+    kept.end_beside().await;
 }
 
 /// Seen to fail, by never ending, seven times in eight: a keeper that waited without listening, and a daemon that waited for

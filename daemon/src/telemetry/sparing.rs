@@ -5,24 +5,52 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::io::Write as _;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use tracing::callsite::Identifier;
 use tracing::{Event, Subscriber};
+use tracing_subscriber::Layer;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
 /// Lines of a kind in a [`WINDOW`].
 const LINES: u32 = 100;
 const WINDOW: Duration = Duration::from_secs(10);
 
+/// Budgets of all kinds.
+#[derive(Debug)]
+struct Budgets {
+    begun: Instant,
+    kinds: Mutex<HashMap<Identifier, Budget>>,
+}
+
+impl Budgets {
+    fn new() -> Budgets {
+        Budgets {
+            begun: Instant::now(),
+            kinds: Mutex::default(),
+        }
+    }
+
+    /// Whether this one may be written, and how many of its kind were not since the last that was.
+    fn spend(&self, event: &Event<'_>) -> Option<u64> {
+        let now = self.begun.elapsed();
+        let mut kinds = crate::shared::lock(&self.kinds);
+        kinds
+            .entry(event.metadata().callsite())
+            .or_default()
+            .spend(now)
+    }
+}
+
 /// A format that leaves out what is too much.
 pub struct Sparing<F> {
     format: F,
-    begun: Instant,
-    budgets: Mutex<HashMap<Identifier, Budget>>,
+    budgets: Budgets,
 }
 
 impl<F> Sparing<F> {
@@ -30,8 +58,7 @@ impl<F> Sparing<F> {
     pub fn new(format: F) -> Sparing<F> {
         Sparing {
             format,
-            begun: Instant::now(),
-            budgets: Mutex::default(),
+            budgets: Budgets::new(),
         }
     }
 }
@@ -48,22 +75,49 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let kind = event.metadata().callsite();
-        let now = self.begun.elapsed();
-        let verdict = crate::shared::lock(&self.budgets)
-            .entry(kind)
-            .or_default()
-            .spend(now);
         // What is not written makes no line.
-        let Some(nr_left_out) = verdict else {
+        let Some(nr_left_out) = self.budgets.spend(event) else {
             return Ok(());
         };
         self.format.format_event(context, writer.by_ref(), event)?;
         if nr_left_out > 0 {
-            writeln!(writer, "({nr_left_out} lines like this one were left out)")?;
+            writeln!(writer, "{}", left_out(nr_left_out))?;
         }
         Ok(())
     }
+}
+
+/// A layer that is told of no more than that. Nothing here opens spans.
+pub struct SparingLayer<L> {
+    layer: L,
+    budgets: Budgets,
+}
+
+impl<L> SparingLayer<L> {
+    /// Tells this one.
+    pub fn new(layer: L) -> SparingLayer<L> {
+        SparingLayer {
+            layer,
+            budgets: Budgets::new(),
+        }
+    }
+}
+
+impl<S: Subscriber, L: Layer<S>> Layer<S> for SparingLayer<L> {
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let Some(nr_left_out) = self.budgets.spend(event) else {
+            return;
+        };
+        self.layer.on_event(event, context);
+        if nr_left_out > 0 {
+            // Standard error ends in the same log.
+            let _ = writeln!(std::io::stderr().lock(), "<4>{}", left_out(nr_left_out));
+        }
+    }
+}
+
+fn left_out(nr: u64) -> String {
+    format!("({nr} lines like this one were left out)")
 }
 
 /// What has been written of a kind.

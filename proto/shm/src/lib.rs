@@ -16,6 +16,7 @@ pub mod control;
 mod control_shape;
 mod control_words;
 pub mod doorbell;
+pub mod faults;
 pub mod free_map;
 pub mod handle;
 pub mod handle_pool;
