@@ -2,8 +2,9 @@
 //!
 //! The engine is told the result under its lock, as any other call; a section whose memory could not
 //! be had is undone by it. Jobs are as many as sections in running operations, so the queue is
-//! bounded by what the engine lets run. Moves have a thread to themselves: populating may take
-//! seconds, and an operation has one batch of moves at a time.
+//! bounded by what the engine lets run. Moves have threads to themselves, since populating may take
+//! seconds; an operation has two batches of them at a time, so that one is copied while the other
+//! is settled.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
@@ -16,6 +17,8 @@ use crate::shared::{Shared, lock};
 
 /// Threads: populating two zones side by side gains, one zone twice does not.
 const NR_WORKERS: usize = 2;
+/// Threads that copy.
+const NR_MOVERS: usize = 2;
 
 /// One thing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,13 +91,16 @@ impl Workers {
     pub fn start(jobs: Jobs, shared: &Arc<Shared>) -> std::io::Result<Workers> {
         let receiver = Arc::new(Mutex::new(jobs.receiver));
         let mut workers = Workers {
-            threads: Vec::with_capacity(NR_WORKERS + 1),
+            threads: Vec::with_capacity(NR_WORKERS + NR_MOVERS),
         };
-        let moves = jobs.moves;
-        let mover = thread::Builder::new().name("mover".to_owned());
-        let of_mover = shared.clone();
-        let mover = mover.spawn(move || move_blocks(&moves, &of_mover))?;
-        workers.threads.push(mover);
+        let moves = Arc::new(Mutex::new(jobs.moves));
+        for number in 0..NR_MOVERS {
+            let (moves, shared) = (moves.clone(), shared.clone());
+            let thread = thread::Builder::new()
+                .name(format!("mover-{number}"))
+                .spawn(move || move_blocks(&moves, &shared))?;
+            workers.threads.push(thread);
+        }
         for number in 0..NR_WORKERS {
             let (receiver, shared) = (receiver.clone(), shared.clone());
             let thread = thread::Builder::new()
@@ -110,8 +116,10 @@ impl Workers {
         for _ in 0..NR_WORKERS {
             shared.effects().put(Job::Stop);
         }
-        // Without the thread there is nobody to end.
-        let _ = shared.effects().moves.send(None);
+        for _ in 0..NR_MOVERS {
+            // Without the threads there is nobody to end.
+            let _ = shared.effects().moves.send(None);
+        }
         for thread in self.threads {
             // A panic has ended the process.
             let _ = thread.join();
@@ -129,8 +137,10 @@ fn work(receiver: &Mutex<Receiver<Job>>, shared: &Shared) {
     }
 }
 
-fn move_blocks(moves: &Receiver<Option<MoveBatch>>, shared: &Shared) {
-    while let Ok(Some(batch)) = moves.recv() {
+fn move_blocks(moves: &Mutex<Receiver<Option<MoveBatch>>>, shared: &Shared) {
+    loop {
+        let batch = lock(moves).recv();
+        let Ok(Some(batch)) = batch else { return };
         let answer = batch.carry_out(&mut |block| shared.memory().copy(block));
         shared.with(|engine, now, outside| engine.moved(answer, now, outside));
     }

@@ -1,12 +1,11 @@
 //! Compaction: scanners of the allocator, moves of the runner, and whom it is done for.
 //!
 //! A run yields moves ([`hugepool_mm::Compaction`]); here each is made by the primitive under offline
-//! too ([`migrate`](crate::migrate)), a pageblock's worth at a time, and answered. A step looks at a
-//! bounded number of pageblocks under the lock; between two steps the operation can be cancelled, or
-//! dropped because nobody waits for it any more. When and for whom one is begun is
+//! too ([`migrate`](crate::migrate)), at most a pageblock's worth in a batch, and answered. The runner
+//! has two batches, so that one is copied while the other is settled and its successor made ready. A
+//! step looks at a bounded number of pageblocks under the lock; between two steps the operation can be
+//! cancelled, or dropped because nobody waits for it any more. When and for whom one is begun is
 //! [`compaction_due`](crate::compaction_due)'s.
-
-use std::collections::BTreeMap;
 
 use hugepool_mm::{
     CompactCounts, CompactEnd, Compaction, MovableBlock, Move, Pfn, PfnRange, Round, Surroundings,
@@ -14,7 +13,7 @@ use hugepool_mm::{
 
 use crate::Engine;
 use crate::client::Clients;
-use crate::compacting::{Cause, Compacting, Plan};
+use crate::compacting::{Cause, Compacting, Plan, UnderWay};
 use crate::custody::Custody;
 use crate::drain::POLL_SOON;
 use crate::events::About;
@@ -39,6 +38,8 @@ struct Lookout<'a> {
     owners: &'a Owners,
     intents: &'a Intents,
     clients: &'a Clients,
+    /// Blocks that were found to be movable still, in order.
+    found: Vec<Source>,
 }
 
 impl Surroundings for Lookout<'_> {
@@ -56,7 +57,9 @@ impl Surroundings for Lookout<'_> {
     }
 
     fn is_still_movable(&mut self, block: &MovableBlock) -> bool {
-        self.source(block).is_some()
+        let found = self.source(block);
+        self.found.extend(found);
+        found.is_some()
     }
 }
 
@@ -79,6 +82,8 @@ enum Gathered {
     Moves(Vec<(Source, Move)>),
     /// As many pageblocks were looked at as one hold of the lock allows.
     Pause,
+    /// The runner's answers are needed to go on.
+    Unanswered,
     /// The run is over.
     Ended(CompactEnd),
 }
@@ -91,20 +96,21 @@ impl Engine {
         };
         let nobody_waits =
             matches!(&compacting.cause, Cause::Direct(callers) if callers.is_empty());
-        if compacting.moves.is_empty() {
-            operation.is_cancelled |= nobody_waits;
-            if operation.is_cancelled {
+        if operation.is_cancelled || nobody_waits {
+            // It goes no further; what the runner has is answered first.
+            if compacting.under_way.is_empty() {
+                operation.is_cancelled = true;
                 compacting.stop();
-            } else if now < operation.deadline
-                && is_pending(&self.clients, &operation.rounds.clients)
-            {
+            }
+        } else if compacting.has_room() {
+            if now < operation.deadline && is_pending(&self.clients, &operation.rounds.clients) {
                 // Lanes are being emptied: what lies in them cannot be moved, and will be free.
                 compacting.next = Some(now + POLL_SOON);
             } else if compacting.next.is_some_and(|next| next <= now) {
                 self.step_compact(&operation, &mut compacting, now);
             }
         }
-        let has_ended = compacting.plans.is_empty() && compacting.moves.is_empty();
+        let has_ended = compacting.plans.is_empty() && compacting.under_way.is_empty();
         if has_ended {
             self.note_pace(&compacting, now);
             self.tell_compacted(operation.id, &compacting, now);
@@ -139,9 +145,16 @@ impl Engine {
             };
             match self.gather(zone, run, compacting.budget_pages) {
                 Gathered::Moves(gathered) => {
-                    if self.begin_batch(operation, compacting, gathered, now) {
+                    let has_begun = self.begin_batch(operation, compacting, gathered, now);
+                    if has_begun && !compacting.has_room() {
+                        compacting.next = None;
                         return;
                     }
+                }
+                Gathered::Unanswered => {
+                    // Each answer says when.
+                    compacting.next = None;
+                    return;
                 }
                 Gathered::Pause => {
                     let is_patient = compacting.cause == Cause::Background;
@@ -166,6 +179,7 @@ impl Engine {
             owners,
             intents,
             clients,
+            found: Vec::new(),
         };
         let mut gathered: Vec<(Source, Move)> = Vec::new();
         let (mut moves, mut nr_pages) = (Vec::new(), 0);
@@ -181,16 +195,14 @@ impl Engine {
                 Round::Moves => {}
                 // What is gathered already goes first; the run says so again.
                 _ if !gathered.is_empty() => return Gathered::Moves(gathered),
+                Round::Unanswered => return Gathered::Unanswered,
                 Round::Pause => return Gathered::Pause,
                 Round::Ended(end) => return Gathered::Ended(end),
             }
+            let mut found = around.found.drain(..);
             for one in &moves {
                 nr_pages += u64::from(one.order.nr_pages());
-                let block = MovableBlock {
-                    pfn: one.from,
-                    order: one.order,
-                };
-                match around.source(&block) {
+                match found.find(|source| source.pfn == one.from) {
                     Some(source) => gathered.push((source, *one)),
                     None => {
                         zones.zone_mut(zone).free(one.to, one.order);
@@ -215,41 +227,49 @@ impl Engine {
         now: Now,
     ) -> bool {
         let (sources, moves): (Vec<Source>, Vec<Move>) = gathered.into_iter().unzip();
-        let mut left: BTreeMap<Pfn, Move> = moves.iter().map(|one| (one.from, *one)).collect();
-        let mut placed = BTreeMap::new();
+        // Sources are taken in order, perhaps not all of them.
+        let mut rest = moves.into_iter();
+        let (mut left, mut placed) = (Vec::new(), Vec::new());
         let begun = self.migrate(
             operation.id,
             &sources,
             &mut |custody, who, source| {
-                let one = *left.get(&source.pfn)?;
+                let one = rest.by_ref().find(|one| {
+                    let is_it = one.from == source.pfn;
+                    if !is_it {
+                        left.push(*one);
+                    }
+                    is_it
+                })?;
                 // A client that has not mapped the place's section must not find its block there.
                 if !custody.is_mapped(who, one.to) {
+                    left.push(one);
                     return None;
                 }
-                left.remove(&source.pfn);
-                placed.insert(source.pfn, one);
+                placed.push(one);
                 Some(one.to)
             },
             now,
         );
+        left.extend(rest);
         debug_assert_eq!(begun.batch.is_some(), !placed.is_empty());
         if let (Some(run), Some(plan)) = (&mut compacting.run, compacting.plans.front()) {
             let zone = self.custody.zones.zone_mut(plan.zone);
-            for one in left.values() {
+            for one in &left {
                 zone.free(one.to, one.order);
                 run.not_moved(one);
             }
         }
         let nr_pages: u64 = placed
-            .values()
+            .iter()
             .map(|one| u64::from(one.order.nr_pages()))
             .sum();
         if let Some(budget) = &mut compacting.budget_pages {
             *budget = budget.saturating_sub(nr_pages);
         }
-        compacting.moves = placed;
-        if begun.batch.is_some() {
-            compacting.next = None;
+        if let Some(number) = begun.batch {
+            let moves = placed;
+            compacting.under_way.push(UnderWay { number, moves });
         }
         begun.batch.is_some()
     }

@@ -2,10 +2,10 @@
 //!
 //! The steps themselves are [`compact`](crate::compact)'s.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use hugepool_mm::{
-    CompactCounts, CompactEnd, CompactGoal, CompactRefusal, CompactRequest, Compaction, Move, Pfn,
+    CompactCounts, CompactEnd, CompactGoal, CompactRefusal, CompactRequest, Compaction, Move,
     PfnRange,
 };
 
@@ -41,6 +41,17 @@ pub(crate) struct Plan {
     pub request: CompactRequest,
 }
 
+/// Batches that the runner has at a time: while one is copied the next is settled and made ready.
+pub(crate) const MAX_BATCHES: usize = 2;
+
+/// A batch that the runner is at.
+#[derive(Clone, Debug)]
+pub(crate) struct UnderWay {
+    pub number: u64,
+    /// Its moves, in the order of its blocks.
+    pub moves: Vec<Move>,
+}
+
 /// Where a compaction is.
 #[derive(Clone, Debug)]
 pub(crate) struct Compacting {
@@ -51,10 +62,12 @@ pub(crate) struct Compacting {
     pub zones: Vec<usize>,
     /// The run over the front's zone.
     pub run: Option<Compaction>,
-    /// Moves that the runner is at, by where their blocks are.
-    pub moves: BTreeMap<Pfn, Move>,
+    /// What the runner is at.
+    pub under_way: Vec<UnderWay>,
     /// Work of the runs that have ended.
     counts: CompactCounts,
+    /// Pageblocks that these had done, and pageblocks of them in all.
+    behind: (u64, u64),
     pub end: Option<CompactedEnd>,
     /// When it is to be gone on with; `None`: when somebody says so.
     pub next: Option<Now>,
@@ -71,8 +84,9 @@ impl Compacting {
             zones,
             plans: plans.into(),
             run: None,
-            moves: BTreeMap::new(),
+            under_way: Vec::new(),
             counts: CompactCounts::default(),
+            behind: (0, 0),
             end: None,
             next: Some(now),
             budget_pages: None,
@@ -104,17 +118,23 @@ impl Compacting {
 
     /// When it wants to be gone on with; `None`: when the runner answers, or more is allowed.
     pub fn wakes_at(&self) -> Option<Now> {
-        self.next.filter(|_| self.moves.is_empty())
+        self.next.filter(|_| self.has_room())
+    }
+
+    /// Whether the runner may be given one more batch.
+    pub fn has_room(&self) -> bool {
+        self.under_way.len() < MAX_BATCHES
     }
 
     /// How it stands: what it has done, pageblocks done, pageblocks in all.
     pub fn report(&self) -> (Compacted, u64, u64) {
         let mut counts = self.counts;
-        let (mut done, mut total) = (0, 0);
+        let (mut done, mut total) = self.behind;
         if let Some(run) = &self.run {
             counts += run.counts();
             let (nr_done, nr_total) = run.progress();
-            (done, total) = (u64::from(nr_done), u64::from(nr_total));
+            done += u64::from(nr_done);
+            total += u64::from(nr_total);
         }
         let report = Compacted {
             counts,
@@ -126,9 +146,7 @@ impl Compacting {
 
     /// The run over the front's zone is over.
     pub fn end_plan(&mut self, end: CompactedEnd) {
-        if let Some(run) = self.run.take() {
-            self.counts += run.counts();
-        }
+        self.end_run();
         // The worst end of all is told; a direct one goes on only while nothing is reached.
         self.end = Some(match (&self.cause, self.end) {
             (Cause::Direct(_), _) | (_, None) => end,
@@ -142,16 +160,30 @@ impl Compacting {
 
     /// It goes no further.
     pub fn stop(&mut self) {
-        if let Some(run) = self.run.take() {
-            self.counts += run.counts();
-        }
+        self.end_run();
         self.plans.clear();
         self.end = Some(CompactedEnd::Cancelled);
     }
 
-    /// What came of the batch that the runner was at.
-    pub fn note(&mut self, custody: &mut Custody, moved: &[Moved]) {
-        let moves = core::mem::take(&mut self.moves);
+    fn end_run(&mut self) {
+        if let Some(run) = self.run.take() {
+            self.counts += run.counts();
+            let (done, total) = run.progress();
+            self.behind.0 += u64::from(done);
+            self.behind.1 += u64::from(total);
+        }
+    }
+
+    /// What came of a batch that the runner was at.
+    pub fn note(&mut self, custody: &mut Custody, number: u64, moved: &[Moved]) {
+        let Some(at) = self
+            .under_way
+            .iter()
+            .position(|batch| batch.number == number)
+        else {
+            return;
+        };
+        let mut moves = self.under_way.swap_remove(at).moves.into_iter();
         self.next = Some(Now::ZERO);
         let (Some(plan), Some(run)) = (self.plans.front(), &mut self.run) else {
             return;
@@ -160,7 +192,8 @@ impl Compacting {
         let zone = custody.zones.zone_mut(plan.zone);
         let mut drained: Option<PfnRange> = None;
         for one in moved {
-            let Some(planned) = moves.get(&one.from) else {
+            // Answers come in the order of the batch.
+            let Some(planned) = moves.find(|planned| planned.from == one.from) else {
                 continue;
             };
             let pageblock = one.from.align_down(pageblock_order).block(pageblock_order);
@@ -170,8 +203,8 @@ impl Compacting {
                 drained = Some(pageblock);
             }
             match one.outcome {
-                MoveOutcome::Moved => run.moved(zone, planned),
-                _ => run.not_moved(planned),
+                MoveOutcome::Moved => run.moved(zone, &planned),
+                _ => run.not_moved(&planned),
             }
         }
     }

@@ -18,7 +18,6 @@
 //! | 2 | 16 slot of the client, 16 incarnation |
 //! | 3 | 32 generation at the old place, 32 at the new one, as the client's |
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{
     AtomicU64,
     Ordering::{Relaxed, Release},
@@ -31,6 +30,7 @@ use crate::cell::Lent;
 use crate::id::ClientId;
 use crate::num;
 use crate::owners::Taken;
+use crate::page_index::PageIndex;
 
 /// Moves and evictions under way at a time.
 pub(crate) const MAX_INTENTS: u32 = 2048;
@@ -75,8 +75,8 @@ pub(crate) struct Intents {
     free: Vec<u32>,
     /// The records' numbers by their old pages, and those of moves by their new ones. An old page
     /// that its client has freed meanwhile may be another block's new one.
-    by_old: BTreeMap<Pfn, IntentId>,
-    by_new: BTreeMap<Pfn, IntentId>,
+    by_old: PageIndex,
+    by_new: PageIndex,
 }
 
 impl Intents {
@@ -85,8 +85,8 @@ impl Intents {
         let mut intents = Intents {
             words,
             free: Vec::new(),
-            by_old: BTreeMap::new(),
-            by_new: BTreeMap::new(),
+            by_old: PageIndex::new(MAX_INTENTS),
+            by_new: PageIndex::new(MAX_INTENTS),
         };
         for id in (0..MAX_INTENTS).rev().map(IntentId) {
             match intents.get(id) {
@@ -99,7 +99,7 @@ impl Intents {
 
     /// Notes an intent; `None`: as many are under way as can be, or this block is already.
     pub fn put(&mut self, intent: Intent) -> Option<IntentId> {
-        if self.is_under_way(intent.old) || self.by_new.contains_key(&intent.new) {
+        if self.is_under_way(intent.old) || self.by_new.get(intent.new).is_some() {
             return None;
         }
         let id = IntentId(self.free.pop()?);
@@ -110,9 +110,9 @@ impl Intents {
     }
 
     fn index(&mut self, id: IntentId, intent: &Intent) {
-        self.by_old.insert(intent.old, id);
+        self.by_old.insert(intent.old, id.0);
         if intent.kind == Kind::Move {
-            self.by_new.insert(intent.new, id);
+            self.by_new.insert(intent.new, id.0);
         }
     }
 
@@ -120,9 +120,9 @@ impl Intents {
     pub fn take(&mut self, id: IntentId) -> Option<Intent> {
         let intent = self.get(id)?;
         self.cells(id)[0].store(0, Relaxed);
-        self.by_old.remove(&intent.old);
+        self.by_old.remove(intent.old);
         if intent.kind == Kind::Move {
-            self.by_new.remove(&intent.new);
+            self.by_new.remove(intent.new);
         }
         self.free.push(id.0);
         Some(intent)
@@ -130,7 +130,7 @@ impl Intents {
 
     /// Whether a block headed at the page is being moved from there, or evicted.
     pub fn is_under_way(&self, pfn: Pfn) -> bool {
-        self.by_old.contains_key(&pfn)
+        self.by_old.get(pfn).is_some()
     }
 
     /// How many there are.
@@ -164,7 +164,7 @@ impl Intents {
         pfn: Pfn,
         named: Option<(u32, u32)>,
     ) -> Option<Taken> {
-        let id = *self.by_new.get(&pfn)?;
+        let id = IntentId(self.by_new.get(pfn)?);
         let intent = self.get(id)?;
         let right = (u32::from(intent.lent.order.get()), intent.new_generation);
         let is_right = intent.lent.client == client && named.is_none_or(|named| named == right);

@@ -11,10 +11,11 @@
 //! `posts`, `limits`, `custody` (the line between zones and clients) with `lending` (out) and `nodes` (from
 //! where), `parcels` (from client to client), `demand`, `lanes`, `ledger`, `client`, then the parts
 //! of [`Engine`]: `worker` (settle and refill) within `bounds`, `recall`, `reclaim`, `calls`,
-//! `operation`, `request`, `holders`, `hotplug`, `drain`, `limiting`, `quarantine`, `apply`, `snapshot`, `verify`. Blocks that
-//! move: `intent` (what is under way), `moves` (what the runner does), `migrate` (the step before it
-//! and the one after), `evict`, `shift` (sections emptied), `compact` (zones packed: its state
-//! `compacting`, when and for whom `compaction_due`), `balance` (zones kept between their marks).
+//! `operation`, `request`, `holders`, `hotplug` (with its dry run, `foresight`), `drain`,
+//! `limiting`, `quarantine`, `apply`, `snapshot`, `verify`. Blocks that move: `intent` (what is under way), `moves` (what the runner
+//! does), `migrate` (the step before it and the one after), `evict`, `shift` (sections emptied),
+//! `compact` (zones packed: its state `compacting`, when and for whom `compaction_due`), `balance`
+//! (zones kept between their marks).
 
 #![forbid(unsafe_code)]
 
@@ -35,6 +36,7 @@ mod demand;
 mod drain;
 mod events;
 mod evict;
+mod foresight;
 mod holders;
 mod hotplug;
 mod id;
@@ -55,6 +57,7 @@ mod num;
 mod operation;
 mod outside;
 mod owners;
+mod page_index;
 mod parcels;
 mod posts;
 mod quarantine;

@@ -186,7 +186,7 @@ impl Engine {
             operation.shift.note(&moved);
             operation.note_moved(&self.custody.zones, &moved);
             if let Some(compacting) = &mut operation.compact {
-                compacting.note(&mut self.custody, &moved);
+                compacting.note(&mut self.custody, answer.number, &moved);
             }
             self.operations.put(operation);
             self.advance(asker, now, outside);

@@ -18,6 +18,9 @@ use crate::num;
 use crate::operation::{Operation, Step};
 use crate::tally::Place;
 
+/// Batches that the runner has at a time: while one is copied the next is settled and made ready.
+const MAX_BATCHES: usize = 2;
+
 /// So many lost moves make a block hot.
 const HOT_AFTER: u8 = 3;
 /// So often in a pass others' evictable blocks are taken to make room.
@@ -48,8 +51,8 @@ struct At {
 /// Where an operation is with its moves.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shift {
-    /// The batch that the runner is at.
-    batch: Option<u64>,
+    /// Batches that the runner is at.
+    nr_batches: usize,
     /// The next page to look at.
     at: At,
     /// When the next pass may begin.
@@ -66,7 +69,7 @@ pub(crate) struct Shift {
 impl Shift {
     /// Whether the last pass is over.
     pub fn is_over(&self) -> bool {
-        self.last == Last::Over && self.batch.is_none()
+        self.last == Last::Over && self.nr_batches == 0
     }
 
     /// Whether the block was taken back so often that it is left alone.
@@ -74,9 +77,9 @@ impl Shift {
         self.lost.get(&pfn).is_some_and(|&lost| lost >= HOT_AFTER)
     }
 
-    /// What came of the batch.
+    /// What came of a batch.
     pub fn note(&mut self, moved: &[Moved]) {
-        self.batch = None;
+        self.nr_batches = self.nr_batches.saturating_sub(1);
         for one in moved {
             match one.outcome {
                 MoveOutcome::Moved => {
@@ -115,13 +118,14 @@ impl Engine {
             let shift = &mut operation.shift;
             (shift.last, shift.at, shift.next_pass) = (Last::Running, At::default(), now);
         }
-        while operation.shift.batch.is_none()
+        while operation.shift.nr_batches < MAX_BATCHES
             && operation.shift.last != Last::Over
             && (now >= operation.shift.next_pass || operation.shift.at != At::default())
         {
             let (sources, is_through) = self.next_sources(operation);
             if sources.is_empty() {
-                if is_through {
+                // What is under way belongs to this pass.
+                if is_through && operation.shift.nr_batches == 0 {
                     operation.shift.end_pass(now);
                 }
                 return;
@@ -132,9 +136,11 @@ impl Engine {
 
     fn shift_some(&mut self, operation: &mut Operation, sources: &[Source], now: Now) {
         let mut rest = sources;
-        while !rest.is_empty() && operation.shift.batch.is_none() {
+        let mut has_begun = false;
+        while !rest.is_empty() && !has_begun {
             let begun = self.migrate(operation.id, rest, &mut anywhere, now);
-            operation.shift.batch = begun.batch;
+            has_begun = begun.batch.is_some();
+            operation.shift.nr_batches += usize::from(has_begun);
             rest = &rest[begun.nr_seen.max(1)..];
             let is_roomier = self.settle_homeless(operation, &begun.homeless, now);
             if let Some(first) = begun.homeless.first().filter(|_| is_roomier) {

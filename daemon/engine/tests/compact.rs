@@ -86,12 +86,15 @@ fn begun(rig: &mut Rig, command: Command) -> OperationReport {
     report
 }
 
+/// The oldest batch that the runner has not begun.
 fn next_batch(rig: &mut Rig) -> Option<MoveBatch> {
-    let effects = rig.engine.take_effects();
-    effects.into_iter().find_map(|effect| match effect {
+    rig.left.extend(rig.engine.take_effects());
+    let is_move = |effect: &Effect| matches!(effect, Effect::Move { .. });
+    let at = rig.left.iter().position(is_move)?;
+    match rig.left.remove(at) {
         Effect::Move { batch } => Some(batch),
         _ => None,
-    })
+    }
 }
 
 fn largest(rig: &mut Rig) -> usize {
@@ -201,13 +204,17 @@ fn r08_a_cancelled_run_ends_with_its_batch_and_gives_all_places_back() {
         assert_eq!(report.estimate_ms.is_some(), has_pace, "{report:?}");
         let report = begun(&mut rig, Command::CancelOperation { id: report.id });
         assert_eq!(report.state, OperationState::Running, "the runner is at it");
-        // Whatever the runner makes of the batch it has, there is no other.
-        let answer = match nr_batches % 2 {
-            0 => batch.leave_undone(),
-            _ => batch.carry_out(&mut |copy| copy_bytes(&mut rig.bytes, copy)),
-        };
-        rig.engine.moved(answer, rig.now, &mut rig.outside);
-        rig.poll();
+        // Whatever the runner makes of the two batches that it has, there is no other.
+        let second = next_batch(&mut rig).unwrap();
+        for batch in [batch, second] {
+            assert!(next_batch(&mut rig).is_none());
+            let answer = match nr_batches % 2 {
+                0 => batch.leave_undone(),
+                _ => batch.carry_out(&mut |copy| copy_bytes(&mut rig.bytes, copy)),
+            };
+            rig.engine.moved(answer, rig.now, &mut rig.outside);
+            rig.poll();
+        }
         assert!(next_batch(&mut rig).is_none());
         let report = begun(&mut rig, Command::GetOperation { id: report.id });
         assert_eq!(report.state, OperationState::Cancelled);
@@ -221,6 +228,40 @@ fn r08_a_cancelled_run_ends_with_its_batch_and_gives_all_places_back() {
         check_bytes(&rig, &tenant, nr_held);
         rig.verify();
         assert_eq!(rig.poll(), None, "nothing is waited for");
+    }
+}
+
+/// The runner has two batches at a time and may answer them in any order. Seen to fail with a run
+/// that ends, or is counted, while a batch is out.
+#[test]
+fn two_batches_are_out_at_a_time_and_answered_in_any_order() {
+    for is_last_first in [false, true] {
+        let (mut rig, tenant, nr_held) = scattered(quiet());
+        let report = begun(&mut rig, manual());
+        let mut out: Vec<MoveBatch> = Vec::new();
+        let (mut most, mut nr_moved) = (0, 0);
+        loop {
+            while let Some(batch) = next_batch(&mut rig) {
+                out.push(batch);
+            }
+            most = most.max(out.len());
+            let Some(last) = out.len().checked_sub(1) else {
+                break;
+            };
+            let batch = out.remove(if is_last_first { last } else { 0 });
+            nr_moved += u64::try_from(batch.blocks().count()).unwrap();
+            let answer = batch.carry_out(&mut |copy| copy_bytes(&mut rig.bytes, copy));
+            rig.engine.moved(answer, rig.now, &mut rig.outside);
+            rig.verify();
+        }
+        assert_eq!(most, 2);
+        let report = begun(&mut rig, Command::GetOperation { id: report.id });
+        assert_eq!(report.state, OperationState::Done);
+        let counts = report.compacted.unwrap().counts;
+        assert_eq!((counts.nr_moved, counts.nr_failed), (nr_moved, 0));
+        assert!(counts.nr_blocks_made >= 15, "{counts:?}");
+        check_bytes(&rig, &tenant, nr_held);
+        free_all(&mut rig, &tenant, nr_held);
     }
 }
 

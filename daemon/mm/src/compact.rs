@@ -129,8 +129,10 @@ pub trait Surroundings {
 /// What a step of a run has brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Round {
-    /// Moves to be made, and answered, before the next step.
+    /// Moves to be made, and answered.
     Moves,
+    /// Moves of an earlier round have to be answered before it goes on.
+    Unanswered,
     /// As many pageblocks have been looked at as were allowed; go on, or drop the run.
     Pause,
     /// It is over.

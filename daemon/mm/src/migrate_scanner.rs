@@ -19,6 +19,8 @@ pub struct Compaction {
     /// The order that is to be made, or the pageblock's.
     wanted: Order,
     counts: CompactCounts,
+    /// Moves that were yielded and not answered yet.
+    nr_unanswered: usize,
     /// The pageblock that is opened next.
     next: u32,
     first: u32,
@@ -58,6 +60,7 @@ impl Compaction {
             request,
             wanted,
             counts: CompactCounts::default(),
+            nr_unanswered: 0,
             next: migrate,
             first: migrate,
             end: free,
@@ -76,8 +79,9 @@ impl Compaction {
     /// looked at, or the run is over. Fills `moves`; their places have been taken from the
     /// zone and are the caller's: each move is made and its old block freed, or its place
     /// is freed. Every move is answered ([`moved`](Self::moved),
-    /// [`not_moved`](Self::not_moved)); whether the goal is reached is looked at between two
-    /// pageblocks, so those of a pageblock should be before the step that leaves it.
+    /// [`not_moved`](Self::not_moved)), in any order and perhaps after further rounds: of the same
+    /// pageblock, and where the whole zone is packed of the next ones too. Otherwise whether the
+    /// goal is reached is looked at between two pageblocks, and the run waits there for its answers.
     pub fn next_round(
         &mut self,
         zone: &mut Zone,
@@ -94,7 +98,12 @@ impl Compaction {
             if let Some(block) = self.open {
                 let places = self.pair(zone, around, block, &mut budget, moves);
                 if !moves.is_empty() {
+                    self.nr_unanswered += moves.len();
                     return Round::Moves;
+                }
+                let is_over = places == Places::TooFewFree;
+                if self.nr_unanswered > 0 && (is_over || !self.runs_ahead()) {
+                    return Round::Unanswered;
                 }
                 match places {
                     Places::Pause => return Round::Pause,
@@ -109,14 +118,22 @@ impl Compaction {
             match self.open_next(zone, around, &mut budget) {
                 Opened::Block => {}
                 Opened::Pause => return Round::Pause,
+                Opened::Met if self.nr_unanswered > 0 => return Round::Unanswered,
                 Opened::Met if self.is_whole => self.over(zone, CompactEnd::Complete),
                 Opened::Met => self.over(zone, CompactEnd::Partial),
             }
         }
     }
 
+    /// Whether it leaves a pageblock before all of its moves are answered: nothing that they bring
+    /// would end it.
+    fn runs_ahead(&self) -> bool {
+        self.request.goal == CompactGoal::WholeZone
+    }
+
     /// A move was made: its old block is free.
     pub fn moved(&mut self, zone: &Zone, made: &Move) {
+        self.nr_unanswered = self.nr_unanswered.saturating_sub(1);
         self.counts.nr_moved += u64::from(made.order.nr_pages());
         let head = made.from.align_down(self.wanted);
         if self.last_made != Some(head) && zone.is_free_block(head, self.wanted) {
@@ -127,6 +144,7 @@ impl Compaction {
 
     /// A move was not made: its place is free.
     pub fn not_moved(&mut self, not_made: &Move) {
+        self.nr_unanswered = self.nr_unanswered.saturating_sub(1);
         self.counts.nr_failed += u64::from(not_made.order.nr_pages());
     }
 

@@ -137,7 +137,7 @@ impl World {
         loop {
             match run.next_round(zone, &mut around, u32::MAX, &mut moves) {
                 Round::Ended(end) => return Some((end, run.counts().nr_moved)),
-                Round::Pause => {}
+                Round::Pause | Round::Unanswered => {}
                 Round::Moves => {
                     sources.clear();
                     for one in &moves {

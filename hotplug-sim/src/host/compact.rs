@@ -40,7 +40,7 @@ impl Host {
             let host = &mut self.zones[at];
             match run.next_round(&mut host.zone, &mut &host.held, BUDGET, &mut moves) {
                 Round::Ended(end) => break Some(end),
-                Round::Pause => continue,
+                Round::Pause | Round::Unanswered => continue,
                 Round::Moves => {}
             }
             for made in &moves {

@@ -15,6 +15,10 @@ use std::{
 };
 
 use hugepool::{Client, MovablePage, Options};
+use nix::{
+    sys::signal::{self, Signal},
+    unistd::Pid,
+};
 
 use crate::outcome::{Failure, Outcome};
 
@@ -268,6 +272,23 @@ impl Pinner {
             p999_us: micros(p999_ns),
             max_us: micros(max_ns),
         })
+    }
+
+    /// Stops it where it stands.
+    pub fn stop(&self) -> Result<(), Failure> {
+        self.signal(Signal::SIGSTOP)
+    }
+
+    /// Lets it go on after [`stop`](Self::stop).
+    pub fn go_on(&self) -> Result<(), Failure> {
+        self.signal(Signal::SIGCONT)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), Failure> {
+        let pid = i32::try_from(self.child.id()).map(Pid::from_raw);
+        let pid = pid.map_err(io::Error::other)?;
+        signal::kill(pid, signal).map_err(io::Error::from)?;
+        Ok(())
     }
 
     /// Lets it look at every byte and end.

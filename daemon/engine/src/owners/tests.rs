@@ -1,7 +1,7 @@
 //! The owner table over a tiny zone.
 
 use super::*;
-use hugepool_shm::raw::{PageParts, RawMigratetype, RawPage};
+use hugepool_shm::raw::{PageParts, RawMigratetype, RawPage, is_before};
 
 impl Owners {
     fn take(&mut self, client: ClientId, claim: RawPage) -> Result<Taken, Misuse> {

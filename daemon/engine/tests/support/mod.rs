@@ -51,6 +51,8 @@ pub struct Rig {
     pub outside: Counted,
     /// Effects that [`Rig::settle_effects`] has carried out.
     pub effects: Vec<Effect>,
+    /// Effects that the runner has been handed and not begun.
+    pub left: Vec<Effect>,
     /// What the pages hold, a number each.
     pub bytes: Vec<u64>,
 }
@@ -116,6 +118,7 @@ impl Rig {
             now,
             outside: Counted::default(),
             effects: Vec::new(),
+            left: Vec::new(),
             bytes: vec![0; usize::try_from(nr_pages).unwrap()],
         }
     }
@@ -129,7 +132,8 @@ impl Rig {
     /// Carries out what the engine left to the runner, all of it with success.
     pub fn settle_effects(&mut self) {
         loop {
-            let effects = self.engine.take_effects();
+            let mut effects = std::mem::take(&mut self.left);
+            effects.extend(self.engine.take_effects());
             if effects.is_empty() {
                 return;
             }

@@ -94,9 +94,11 @@ pub fn begin_offline(rig: &mut Rig, section: u32, timeout_ms: u64) -> OperationR
 /// Begins to take a section and returns the first batch, which the runner has not touched.
 pub fn first_batch(rig: &mut Rig, section: u32) -> (OperationReport, MoveBatch) {
     let report = begin_offline(rig, section, 1000);
-    let mut effects = rig.engine.take_effects();
-    let Some(Effect::Move { batch }) = effects.pop() else {
-        panic!("no batch of moves among {effects:?}")
+    rig.left = rig.engine.take_effects();
+    let is_move = |effect: &Effect| matches!(effect, Effect::Move { .. });
+    let at = rig.left.iter().position(is_move);
+    let Some(Effect::Move { batch }) = at.map(|at| rig.left.remove(at)) else {
+        panic!("no batch of moves among {:?}", rig.left)
     };
     (report, batch)
 }

@@ -74,34 +74,20 @@ impl Twin {
         };
     }
 
-    /// One step; every `fails`th move is not made. Returns whether the run goes on.
+    /// One step, or, with an even budget, two before the moves of the first are answered; every
+    /// `fails`th move is not made. Returns whether the run goes on.
     pub(super) fn compact_step(&mut self, budget: u32, fails: usize) -> bool {
         let Some(mut run) = self.run.take() else {
             return false;
         };
-        let free: Vec<bool> = (0..self.nr_pages)
-            .map(|at| self.zone.is_free(self.pfn(at)))
-            .collect();
-        let checks = run.compaction.counts().nr_checks;
-        let mut moves = vec![Move {
-            from: Pfn::new(7),
-            to: Pfn::new(7),
-            order: Order::ZERO,
-        }];
-        let mut held = Held(&self.held);
-        let round = run
-            .compaction
-            .next_round(&mut self.zone, &mut held, budget, &mut moves);
-        let nr_checks = run.compaction.counts().nr_checks - checks;
-        assert!(
-            nr_checks <= u64::from(budget.max(1)),
-            "more than was allowed"
-        );
-        assert_eq!(round == Round::Moves, !moves.is_empty());
-        let pages: u32 = moves.iter().map(|one| one.order.nr_pages()).sum();
-        assert!(pages <= ROUND_PAGES || moves.len() == 1);
-        for one in &moves {
-            self.check_move(one, &free, run.wanted);
+        let (mut round, mut moves) = self.compact_round(&mut run, budget);
+        if round == Round::Moves && budget.is_multiple_of(2) {
+            let (second, more) = self.compact_round(&mut run, budget);
+            assert!(
+                !matches!(second, Round::Ended(_)),
+                "it ends without its answers"
+            );
+            (round, moves) = (second, [moves, more].concat());
         }
         for (at, one) in moves.iter().enumerate() {
             if fails != 0 && at % fails == 0 {
@@ -130,6 +116,35 @@ impl Twin {
                 true
             }
         }
+    }
+
+    /// One round, looked at, its moves not answered.
+    fn compact_round(&mut self, run: &mut Run, budget: u32) -> (Round, Vec<Move>) {
+        let free: Vec<bool> = (0..self.nr_pages)
+            .map(|at| self.zone.is_free(self.pfn(at)))
+            .collect();
+        let checks = run.compaction.counts().nr_checks;
+        let mut moves = vec![Move {
+            from: Pfn::new(7),
+            to: Pfn::new(7),
+            order: Order::ZERO,
+        }];
+        let mut held = Held(&self.held);
+        let round = run
+            .compaction
+            .next_round(&mut self.zone, &mut held, budget, &mut moves);
+        let nr_checks = run.compaction.counts().nr_checks - checks;
+        assert!(
+            nr_checks <= u64::from(budget.max(1)),
+            "more than was allowed"
+        );
+        assert_eq!(round == Round::Moves, !moves.is_empty());
+        let pages: u32 = moves.iter().map(|one| one.order.nr_pages()).sum();
+        assert!(pages <= ROUND_PAGES || moves.len() == 1);
+        for one in &moves {
+            self.check_move(one, &free, run.wanted);
+        }
+        (round, moves)
     }
 
     fn check_move(&mut self, one: &Move, free: &[bool], wanted: Order) {
