@@ -1,5 +1,5 @@
-//! Compaction over gRPC: asked for by an administrator, and had done for a call that waits, while
-//! clients hold the pages that move.
+//! Compaction over gRPC: asked for by an administrator, who may be killed meanwhile, and had done for
+//! a call that waits, while clients hold the pages that move.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,13 +8,15 @@
 
 mod support;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hugepool::{Client, MovablePage, Options, Order, Shortfall};
 use hugepool_proto::v1;
 use hugepool_proto::v1::admin_client::AdminClient;
-use support::Daemon;
+use nix::sys::signal::Signal;
 use support::grpc::{self, verify};
+use support::victim::{Victim, part};
+use support::{DEADLINE, Daemon};
 use tonic::Code;
 use tonic::transport::Channel;
 
@@ -26,6 +28,21 @@ const ZONES: &[&str] = &[
     "movable=32MiB,kind=movable,reserve=64MiB,backing=shm",
 ];
 const PAGEBLOCK_ORDER: u8 = 9;
+
+/// Not a test: a process that asks for a compaction, and is killed before it has its answer.
+#[test]
+fn victim() {
+    let Some((_, socket)) = part() else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let mut admin = AdminClient::new(grpc::channel(socket.as_ref()).await);
+        // Of no consequence: whoever has started this process looks at what the daemon says.
+        let _ = admin.compact(v1::CompactRequest::default()).await;
+    });
+}
 
 /// A client that holds every other page of the zone, each with a mark in it, in an order that
 /// leaves no large block free.
@@ -202,4 +219,92 @@ async fn a_call_that_waits_gets_a_large_block_out_of_scattered_memory() {
         done.iter().any(|operation| operation.kind == "compact"),
         "{done:?}"
     );
+}
+
+/// Waits until a compaction is under way that has done a part of its work, and less than half of
+/// it. `None`: it had done more by the time it was seen.
+async fn caught_in_mid_scan(admin: &mut AdminClient<Channel>) -> Option<v1::Operation> {
+    let end = Instant::now() + DEADLINE;
+    while Instant::now() < end {
+        let listed = admin.list_operations(v1::ListOperationsRequest {});
+        let operations = listed.await.unwrap().into_inner().operations;
+        let begun = operations.into_iter().find(|one| one.kind == "compact");
+        match begun {
+            Some(one) if one.state != "running" => return None,
+            Some(one) if one.done_pages > 0 => {
+                return (one.done_pages < one.total_pages / 2).then_some(one);
+            }
+            _ => {}
+        }
+    }
+    panic!("no compaction was begun");
+}
+
+async fn operation(admin: &mut AdminClient<Channel>, id: u64) -> v1::Operation {
+    let asked = admin.get_operation(v1::GetOperationRequest { id });
+    asked.await.unwrap().into_inner()
+}
+
+/// Waits until an operation has ended; how it did.
+async fn has_ended(admin: &mut AdminClient<Channel>, id: u64) -> v1::Operation {
+    let ends = async {
+        let watched = admin.watch_operation(v1::GetOperationRequest { id });
+        let mut states = watched.await.unwrap().into_inner();
+        let mut last = None;
+        while let Some(state) = states.message().await.unwrap() {
+            last = Some(state);
+        }
+        last.unwrap()
+    };
+    tokio::time::timeout(DEADLINE, ends).await.unwrap()
+}
+
+/// Symptom (R08): whoever asked for a compaction is killed during the scan, and it goes on for ever.
+/// Here it ends with what the movers have, far from the zone's end, and every page keeps its bytes.
+/// The daemon is stopped while its caller dies, so that it cannot be through before; one that is
+/// caught too late is let finish, and another is tried. Seen to fail with the cancelling left out of
+/// the dropped call.
+#[tokio::test]
+async fn r08_a_caller_that_is_killed_in_mid_scan_ends_the_scan() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("hugepoold.toml");
+    std::fs::write(&file, "[compaction]\nproactiveness = 0\n").unwrap();
+    let mut arguments = vec!["--config", file.to_str().unwrap()];
+    arguments.extend(ZONES);
+    for _ in 0..20 {
+        let daemon = Daemon::start(&arguments);
+        let mut admin = grpc::admin(&daemon).await;
+        let (_client, pages) = scatter(&daemon);
+        let socket = daemon.socket("admin.sock");
+        let caller = Victim::spawn(&daemon, socket.to_str().unwrap());
+        let caught = caught_in_mid_scan(&mut admin).await;
+        if caught.is_some() {
+            daemon.signal(Signal::SIGSTOP);
+        }
+        caller.kill();
+        if caught.is_some() {
+            daemon.signal(Signal::SIGCONT);
+        }
+        let Some(caught) = caught else { continue };
+        let ended = has_ended(&mut admin, caught.id).await;
+        check(&pages);
+        verify(&mut admin).await;
+        if ended.state == "done" {
+            continue;
+        }
+        assert_eq!(ended.state, "cancelled", "{ended:?}");
+        assert!(ended.done_pages < ended.total_pages, "{ended:?}");
+        let compacted = ended.compacted.clone().unwrap();
+        assert_eq!(compacted.ended, "cancelled");
+        // Nothing is under way: what it had moved by then stays as it is.
+        assert_eq!(operation(&mut admin, caught.id).await, ended);
+        let done = compact(&mut admin, v1::CompactRequest::default()).await;
+        let done = done.unwrap();
+        assert_eq!(done.ended, "reached", "the next one is not held up");
+        assert!(done.nr_migrated > 0, "there was nothing left for it");
+        check(&pages);
+        verify(&mut admin).await;
+        return;
+    }
+    panic!("of 20 compactions none was cancelled with its caller");
 }
