@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use hugepool_engine::{
     AttachError, Changes, ClientId, Command, CommandError, ConnectSpec, Effect, Engine, Now,
-    Outside, Reply,
+    Outside, Reply, nearest_first,
 };
 use hugepool_mm::{Geometry, ZoneId};
 use hugepool_shm::barrier;
 use hugepool_shm::eventfd::Bell;
-use hugepool_shm::numa;
+use hugepool_shm::numa::Nodes;
 use hugepool_shm::peer::PeerCredentials;
 use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
@@ -44,7 +44,7 @@ pub struct Shared {
     zones: Vec<ZonePlan>,
     zonelist: Vec<ZoneId>,
     started: Now,
-    nr_machine_nodes: u32,
+    nodes: Nodes,
     memory: Arc<Memory>,
     registry: Registry,
     effects: Effects,
@@ -108,7 +108,7 @@ impl Shared {
             zones: config.zones.clone(),
             zonelist: zonelist.collect(),
             started: now(),
-            nr_machine_nodes: numa::nr_online_nodes(),
+            nodes: Nodes::read(),
             memory,
             registry: Registry::default(),
             effects,
@@ -245,14 +245,23 @@ impl Shared {
         plan.map_or_else(String::new, |plan| plan.name.clone())
     }
 
-    /// Zones that somebody with these credentials and supplementary groups may use, in the order of
-    /// the zonelist.
+    /// Zones that somebody with these credentials and supplementary groups may use, best first: in
+    /// the order of the zonelist, those of the node that he runs on before the others where the
+    /// machine has several.
     pub fn zones_open_to(&self, peer: PeerCredentials, groups: &[u32]) -> Vec<ZoneId> {
         let may_use = |zone: &&ZoneId| {
             let plan = self.zones.get(usize::from(zone.get()));
             plan.is_some_and(|plan| plan.allows(peer.uid, peer.gid, groups))
         };
-        self.zonelist.iter().filter(may_use).copied().collect()
+        let mut zones: Vec<ZoneId> = self.zonelist.iter().filter(may_use).copied().collect();
+        let node_of = |zone: ZoneId| self.zones.get(usize::from(zone.get()))?.node;
+        let first = zones.iter().find_map(|&zone| node_of(zone));
+        if let Some(first) = first.filter(|_| self.nodes.count() > 1) {
+            // One whose node is not known is served as the zonelist says first.
+            let here = self.nodes.of_process(peer.pid).unwrap_or(first);
+            nearest_first(&mut zones, node_of, |node| self.nodes.distance(here, node));
+        }
+        zones
     }
 
     /// Begins the session of a connection without a token.
@@ -323,7 +332,7 @@ impl Shared {
 
     /// NUMA nodes that the machine had when the daemon started.
     pub fn nr_machine_nodes(&self) -> u32 {
-        self.nr_machine_nodes
+        self.nodes.count()
     }
 
     /// "running" or "stopping".

@@ -1,6 +1,6 @@
 //! What clients do with their lanes, and that they come, stop and die.
 
-use hugepool_engine::{AttachSpec, ConnectSpec};
+use hugepool_engine::{AttachSpec, ConnectSpec, nearest_first};
 use hugepool_mm::ZoneId;
 use hugepool_shm::control::ControlSegment;
 use hugepool_shm::lane_client::LaneTerms;
@@ -33,7 +33,7 @@ impl World {
             name: format!("client-{pid}"),
             client_index: self.prng.below_u32(8),
             secret: [0; 16],
-            zones: zones.iter().map(|&zone| ZoneId::new(zone)).collect(),
+            zones: self.seen_from(pid % 2, &zones),
         };
         let client_index = spec.client_index;
         let attached = self.engine.attach(spec, segment.clone(), self.now);
@@ -89,7 +89,7 @@ impl World {
                     uid: 1000,
                     gid: 1000,
                     pid,
-                    zones: zones.iter().map(|&zone| ZoneId::new(zone)).collect(),
+                    zones: self.seen_from(pid % 2, &zones),
                 };
                 let Ok(id) = self.engine.connect(spec, self.now) else {
                     return Ok(());
@@ -376,6 +376,15 @@ impl World {
     }
 
     /// The zones a client may use: mostly all of them.
+    /// Zones as somebody on a node is served from them.
+    fn seen_from(&self, node: u32, zones: &[u8]) -> Vec<ZoneId> {
+        let mut zones: Vec<ZoneId> = zones.iter().map(|&zone| ZoneId::new(zone)).collect();
+        let settings = &self.swarm.config.zones;
+        let node_of = |zone: ZoneId| u32::try_from(settings[usize::from(zone.get())].node).ok();
+        nearest_first(&mut zones, node_of, |other| 10 + node.abs_diff(other));
+        zones
+    }
+
     fn draw_zones(&mut self) -> Vec<u8> {
         let nr_zones = u8::try_from(self.swarm.config.zones.len()).unwrap_or(1);
         let all = 0..nr_zones;

@@ -13,6 +13,7 @@ use crate::lanes::Lane;
 use crate::ledger::Ledger;
 use crate::lending::Borrower;
 use crate::misuse::Misuse;
+use crate::nodes;
 use crate::report::ClientState;
 use crate::zones::Zones;
 
@@ -178,16 +179,9 @@ impl Client {
             .iter()
             .map(|zone| usize::from(zone.get()))
             .collect();
-        let of_kind = |kind| {
-            all.iter()
-                .copied()
-                .filter(move |&at| zones.settings(at).kind == kind)
-        };
-        let normal_zones: Vec<usize> = of_kind(ZoneKind::Normal).collect();
-        // As the kernel: what may be moved goes to the zone that takes nothing else.
-        let movable_zones = of_kind(ZoneKind::Movable)
-            .chain(normal_zones.iter().copied())
-            .collect();
+        let movable_zones = nodes::movable_first(&all, zones);
+        let mut normal_zones = all;
+        normal_zones.retain(|&at| zones.settings(at).kind == ZoneKind::Normal);
         Client {
             id,
             pid: spec.pid,

@@ -8,14 +8,14 @@
 //! [`FreeBulk`]. What is to be done outside: slowly an [`Effect`], at once by [`Outside`].
 //!
 //! Inside, in the order of imports: `cell`, `tally`, `owners` (whose each block is), `zones`,
-//! `posts`, `limits`, `custody` (the line between zones and clients) with `lending` (out) and `nodes` (from
-//! where), `parcels` (from client to client), `demand`, `lanes`, `ledger`, `client`, then the parts
-//! of [`Engine`]: `worker` (settle and refill) within `bounds`, `recall`, `reclaim`, `calls`,
-//! `operation`, `request`, `holders`, `hotplug` (with its dry run, `foresight`), `drain`,
-//! `limiting`, `quarantine`, `apply`, `snapshot`, `verify`. Blocks that move: `intent` (what is under way), `moves` (what the runner
-//! does), `migrate` (the step before it and the one after), `evict`, `shift` (sections emptied),
-//! `compact` (zones packed: its state `compacting`, when and for whom `compaction_due`), `balance`
-//! (zones kept between their marks).
+//! `posts`, `limits`, `custody` (the line between zones and clients) with `lending` (out) and `nodes`
+//! (from where), `parcels` (from client to client), `demand`, `lanes`, `ledger`, `client`, then the
+//! parts of [`Engine`]: `worker` (settle and refill) within `bounds`, `recall`, `reclaim`, `calls`,
+//! `operation`, `request`, `holders`, `hotplug` (with its dry run, `foresight`), `drain`, `limiting`,
+//! `quarantine`, `apply`, `snapshot`, `verify`. Blocks that move: `intent` (what is under way),
+//! `moves` (what the runner does), `migrate` (the step before it and the one after), `evict`, `shift`
+//! (sections emptied), `compact` (zones packed: its state `compacting`, when and for whom
+//! `compaction_due`), `balance` (zones kept between their marks).
 
 #![forbid(unsafe_code)]
 
@@ -95,7 +95,7 @@ pub use info::{ContiguityReport, PageTypeReport, PageTypeRow, Pageset, ZoneBuddy
 pub use limits::{Limit, Whom};
 pub use misuse::Misuse;
 pub use moves::{BlockCopy, MoveBatch, MoveOutcome, MovedBatch};
-pub use nodes::NodeReport;
+pub use nodes::{NodeReport, nearest_first};
 pub use outside::{Effect, NoOutside, Outside};
 pub use quarantine::Quarantine;
 pub use recover::{RecoverError, Recovered, Survivor};

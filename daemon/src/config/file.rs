@@ -77,7 +77,7 @@ pub struct ZoneTable {
     pub kind: Option<String>,
     /// Bytes it may grow to.
     pub reserve: Option<Bytes>,
-    /// NUMA node.
+    /// NUMA node: its memory comes from there, and clients that run there are served from it first.
     pub node: Option<u32>,
     /// `auto`, `hugetlb`, `thp` or `shm`.
     pub backing: Option<String>,
