@@ -287,3 +287,84 @@ fn a_negative_total_is_an_error() {
         )],
     );
 }
+
+/// A log copied out of a web page that ends each line with its own break, and one that a mail has
+/// quoted and wrapped.
+///
+/// Seen to fail before it was: heads were not understood, and the count that tells the size of a
+/// page was lost.
+#[test]
+fn lines_of_a_web_page_and_wrapped_counts() {
+    let text = "\
+[    0.000000] Zone ranges:<br />
+[    0.000000]   Normal   [mem 0x0000000090000000-0x00000000907fffff]<br />
+[    0.000000] Movable zone start for each node<br/>
+[    0.000000] Early memory node ranges<br>
+[    0.000000]   node   0: [mem 0x0000000090000000-0x00000000907fffff]<br />
+[    0.000000] Built 1 zonelists, mobility grouping off.  Total pages: 2032<br />
+[    0.000000] Memory: 7616K/8192K available (1319K kernel code, 576K reserved, 0K cma-reserved)<br />
+";
+    let zone = "nodes[node=0].zones[name=Normal]";
+    assert_import(
+        "web",
+        text,
+        0,
+        &[
+            ("page_size_bytes", json!(4096)),
+            (&format!("{zone}.present"), json!(2048)),
+            (&format!("{zone}.start_pfn"), json!(0x90000)),
+            ("totals.present", json!(2048)),
+            ("diagnostics[severity=warning]", json!({ "len": 0 })),
+        ],
+    );
+    let mail = "\
+> [    0.000000] User-defined physical RAM map:
+> [    0.000000]  memory: 0000000004000000 @ 0000000000000000 (usable)
+> [    0.000000] Zone ranges:
+> [    0.000000]   DMA32    [mem 0x0000000000000000-0x00000000efffffff]
+> [    0.000000] Early memory node ranges
+> [    0.000000]   node   0: [mem 0x0000000000000000-0x0000000003ffffff]
+> [    0.000000] Built 1 zonelists in Zone order, mobility grouping on.
+> Total pages: 16160
+> [    0.000000] Memory: 21392K/65536K available (3384K kernel code,
+> 264K rwdata, 44144K reserved)
+";
+    assert_import(
+        "mail",
+        mail,
+        0,
+        &[
+            ("page_size_bytes", json!(4096)),
+            ("nodes[node=0].zones[name=DMA32].present", json!(16384)),
+            ("totals.reserved", json!(11036)),
+            ("diagnostics[severity=warning]", json!({ "len": 0 })),
+        ],
+    );
+}
+
+/// Old kernels count a zone without the records of its pages; the total of the node is what there is.
+#[test]
+fn the_total_of_a_node_counts_more_than_its_zones() {
+    let text = "\
+[    0.000000] On node 0 totalpages: 131072
+[    0.000000] free_area_init_node: node 0, pgdat c05c0f80, node_mem_map c0d00000
+[    0.000000]   DMA zone: 512 pages used for memmap
+[    0.000000]   DMA zone: 0 pages reserved
+[    0.000000]   DMA zone: 65024 pages, LIFO batch:15
+[    0.000000]   HighMem zone: 512 pages used for memmap
+[    0.000000]   HighMem zone: 65024 pages, LIFO batch:15
+";
+    assert_import(
+        "memmap",
+        text,
+        0,
+        &[
+            ("totals.present", json!(131_072)),
+            (
+                "nodes[0].zones[*].present",
+                json!({ "list": [65024, 65024] }),
+            ),
+            ("diagnostics[severity=warning]", json!({ "len": 0 })),
+        ],
+    );
+}

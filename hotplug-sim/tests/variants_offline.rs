@@ -230,3 +230,28 @@ fn a_wrapped_terminal_line_is_joined() {
         ],
     );
 }
+
+/// Seen to fail before it was: both were taken for chatter, or not understood.
+#[test]
+fn what_could_not_be_added_or_was_undone_is_an_event() {
+    let text = "\
+[  113.0] Block size [0x8000000] unaligned hotplug range: start 0x100001000, size 0x8000000
+[  115.0] pseries-hotplug-mem: Attempting to hot-remove 4 LMB(s)
+[  116.0] pseries-hotplug-mem: Memory hot-remove failed, adding LMB's back
+[  117.0] pseries-hotplug-mem: Memory hot-add failed, removing any added LMBs
+";
+    assert_import(
+        "undone",
+        text,
+        0,
+        &[
+            (
+                "events[*].kind",
+                json!({ "list": ["plug-failed", "remove-failed", "plug-failed"] }),
+            ),
+            ("events[0].start_byte", json!(0x1_0000_1000_u64)),
+            ("events[0].end_byte", json!(0x1_0800_1000_u64)),
+            ("diagnostics", json!({ "len": 0 })),
+        ],
+    );
+}

@@ -315,3 +315,42 @@ fn memory_cgroups_kill_too() {
         ],
     );
 }
+
+/// Seen to fail before it was: the old head, the sums and the task's cpuset were not understood.
+#[test]
+fn reports_of_2_6_18_carry_no_names() {
+    let text = "\
+oom-killer: gfp_mask=0x201d2, order=0
+stress cpuset=/ mems_allowed=0
+Mem-info:
+Node 0 DMA32 per-cpu:
+cpu 0 hot: high 186, batch 31 used:15
+cpu 0 cold: high 62, batch 15 used:29
+Node 0 Normal per-cpu: empty
+Free pages:        7340kB (0kB HighMem)
+Active:125412 inactive:123028 dirty:0 writeback:0 unstable:0 free:1835 slab:3125 mapped-file:1 mapped-anon:248435 pagetables:2004
+Node 0 DMA32 free:7340kB min:2952kB low:3688kB high:4428kB active:497740kB inactive:489164kB present:1018020kB pages_scanned:1632121 all_unreclaimable? yes
+lowmem_reserve[]: 0 0 0 0
+Node 0 DMA32: 287*4kB 20*8kB 1*16kB 0*32kB 0*64kB 1*128kB 1*256kB 1*512kB 1*1024kB 2*2048kB 0*4096kB = 7340kB
+Node 0 Normal: empty
+17 pagecache pages
+Swap cache: add 603434, delete 603434, find 85132/98271, race 0+25
+Free swap:            0kB
+262128 pages of RAM
+5412 reserved pages
+free_cma:0
+Out of memory: Killed process 2917 (stress).
+";
+    assert_import(
+        "2.6.18",
+        text,
+        0,
+        &[
+            ("nodes[node=0].zones[name=DMA32].free", json!(1835)),
+            ("nodes[node=0].zones[name=DMA32].pcp_count", json!(44)),
+            ("totals.present", json!(262_128)),
+            ("events[kind=oom-kill].pid", json!(2917)),
+            ("diagnostics[severity=warning]", json!({ "len": 0 })),
+        ],
+    );
+}

@@ -284,7 +284,7 @@ pub fn add_range(kind: RangeKind, start: u64, end: u64, draft: &mut Draft) -> Op
 
 /// Lines of a boot log that say nothing of ranges and counts, or say it again.
 fn is_chatter(body: &[u8]) -> bool {
-    const HEADS: [&str; 68] = [
+    const HEADS: [&str; 79] = [
         "Policy zone:",
         "Could not find start_pfn",
         "mapped low ram",
@@ -353,6 +353,17 @@ fn is_chatter(body: &[u8]) -> bool {
         "x86/PAT:",
         "MTRR ",
         "Sorting __ex_table",
+        "User-defined physical RAM map",
+        "numa: ",
+        "Memory policy:",
+        "Memory map:",
+        "free_area_init",
+        "Page sizes from device-tree",
+        "base_shift=",
+        "ppc64_pft_size",
+        "dcache_bsize",
+        "icache_bsize",
+        "PERCPU: ",
     ];
     HEADS.iter().any(|head| body.starts_with(head.as_bytes()))
         || has(body, "MB HIGHMEM available")

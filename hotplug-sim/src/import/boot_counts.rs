@@ -14,9 +14,11 @@ pub fn line(body: &[u8], line: &Line<'_>, draft: &mut Draft) -> Option<Outcome> 
     if let Some(rest) = strip(body, "Memory: ") {
         return memory(rest, line, draft);
     }
-    if let Some(rest) =
+    // On a line of its own where a mail has wrapped it.
+    let wrapped = strip(body, "Total pages:");
+    if let Some(rest) = wrapped.or_else(|| {
         text::after(body, "mobility grouping").and_then(|rest| text::after(rest, "Total pages:"))
-    {
+    }) {
         let rest = rest.trim_ascii();
         if rest.is_empty()
             && let Some(outcome) = line.unfinished()

@@ -310,13 +310,28 @@ fn sections(draft: &mut Draft, page_size: Option<u64>) {
 }
 
 /// Totals as printed, or else the sums. A cut input has no sums: a part of it is missing.
+/// The sum of the `totalpages` of a boot log, if every node has one.
+fn by_node(draft: &mut Draft, nodes: &[Node]) -> Option<i64> {
+    let printed = &draft.boot.total_pages;
+    let has_one = |node: &Node| printed.iter().any(|(of, ..)| *of == node.node);
+    if draft.truncated || nodes.is_empty() || !nodes.iter().all(has_one) {
+        return None;
+    }
+    let line = printed.iter().map(|(.., line)| *line).max()?;
+    let sum = printed
+        .iter()
+        .try_fold(0_u64, |sum, (_, pages, _)| sum.checked_add(*pages))?;
+    draft.total_line = draft.total_line.max(line);
+    i64::try_from(sum).ok()
+}
+
 fn totals(draft: &mut Draft, nodes: &[Node], page_size: Option<u64>) -> Totals {
     let mut totals = std::mem::take(&mut draft.totals);
     let [free, all, reserved] = draft
         .totals_kib
         .map(|kib| kib.and_then(|kib| Amount::Kib(kib).pages(page_size)));
     totals.free = totals.free.or(free);
-    totals.present = totals.present.or(all);
+    totals.present = totals.present.or(all).or_else(|| by_node(draft, nodes));
     totals.reserved = totals.reserved.or(reserved);
     for (what, total) in [
         ("present", totals.present),

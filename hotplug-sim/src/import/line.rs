@@ -35,7 +35,7 @@ impl<'a> Line<'a> {
     pub fn new(number: u64, raw: &'a [u8], cut: bool) -> Line<'a> {
         let mut line = Line {
             number,
-            text: unquote(raw).trim_ascii_end(),
+            text: unbroken(unquote(raw)),
             time: None,
             logged: false,
             cut,
@@ -83,6 +83,19 @@ impl<'a> Line<'a> {
             width: self.width,
         }
     }
+}
+
+/// Without the blanks at its end, and the `<br />` that a web page ends its lines with.
+fn unbroken(raw: &[u8]) -> &[u8] {
+    let mut text = raw.trim_ascii_end();
+    if text.ends_with(b">") {
+        for end in ["<br>", "<br/>", "<br />"] {
+            if let Some(rest) = text.strip_suffix(end.as_bytes()) {
+                text = rest.trim_ascii_end();
+            }
+        }
+    }
+    text
 }
 
 /// Takes off the `> ` of a mail, however often it was quoted.

@@ -335,7 +335,8 @@ fn chmem(
     Some(Outcome::Yes)
 }
 
-/// `Memory at 10000000 (drc index 80000001) was hot-added` of POWER, and devices that could not be added.
+/// `Memory at 10000000 (drc index 80000001) was hot-added` of POWER, what was undone there, and
+/// devices and ranges that could not be added.
 fn power(body: &[u8], line: &Line<'_>, draft: &mut Draft) -> Option<Outcome> {
     let body = strip(body, "pseries-hotplug-mem: ").unwrap_or(body);
     if let Some(rest) = strip(body, "Memory at ") {
@@ -347,6 +348,32 @@ fn power(body: &[u8], line: &Line<'_>, draft: &mut Draft) -> Option<Outcome> {
         };
         let mut event = at(kind, line);
         event.more.start_byte = Some(start);
+        draft.events.push(event);
+        return Some(Outcome::Yes);
+    }
+    let undone = [
+        ("-remove failed, adding", EventKind::RemoveFailed),
+        ("-add failed, removing", EventKind::PlugFailed),
+    ];
+    for (says, kind) in undone {
+        if body.starts_with(b"Memory ") && has(body, says) {
+            let mut event = at(kind, line);
+            let reason = lossy(body);
+            event.more.reason = Some(&reason);
+            draft.events.push(event);
+            return Some(Outcome::Yes);
+        }
+    }
+    if let Some(rest) = text::after(body, "unaligned hotplug range: start ") {
+        let (start, rest) = text::take_number(rest)?;
+        let (size, _) = text::take_number(strip(rest, ", size ")?)?;
+        if line.cut {
+            return None;
+        }
+        let mut event = at(EventKind::PlugFailed, line);
+        event.more.start_byte = Some(start);
+        event.more.end_byte = start.checked_add(size);
+        event.more.reason = Some("unaligned hotplug range");
         draft.events.push(event);
         return Some(Outcome::Yes);
     }

@@ -39,6 +39,7 @@ impl Report {
             || has(body, "hugepages_total=")
             || has(body, ": slabs: ")
             || has(body, "oom_reaper: reaped process")
+            || (has(body, " cpuset=") && has(body, " mems_allowed="))
         {
             return Outcome::Empty;
         }
@@ -191,6 +192,7 @@ pub fn totals(body: &[u8], line: &Line<'_>, draft: &mut Draft) -> Option<Outcome
         | b"pages swap cached"
         | b"pages in swap cache"
         | b"total pagecache pages"
+        | b"pagecache pages"
         | b"free pages"
         | b"slab pages"
         | b"pages in pagetable cache"
@@ -208,7 +210,7 @@ pub fn totals(body: &[u8], line: &Line<'_>, draft: &mut Draft) -> Option<Outcome
 }
 
 /// First words of the sums and of the node lines, over the years.
-const FIRSTS: [&str; 16] = [
+const FIRSTS: [&str; 17] = [
     "active_anon:",
     "Active:",
     "active_file:",
@@ -218,6 +220,7 @@ const FIRSTS: [&str; 16] = [
     "slab_reclaimable:",
     "mapped:",
     "free:",
+    "free_cma:",
     "sec_pagetables:",
     "kernel_misc_reclaimable:",
     "unaccepted:",
@@ -237,8 +240,10 @@ const TABLES: [&str; 5] = [
 ];
 
 /// Heads of lines that say nothing about zones.
-const HEADS: [&str; 23] = [
+const HEADS: [&str; 25] = [
     "Swap cache stats:",
+    "Swap cache: ",
+    "oom-killer: gfp_mask=",
     "Free swap",
     "Total swap",
     "Free pages:",
