@@ -23,6 +23,7 @@ use hugepool_shm::{
     message::{Connection, RecvError},
     outbox::Outbox,
     region::Region,
+    step::reached as step,
     token::Token,
     transit::{Taker, TransitTable},
     zone_map::{ZoneExtent, ZoneMap},
@@ -77,6 +78,7 @@ impl Place {
     pub(crate) fn ask(options: &Options, client_index: u8) -> Result<Place, AttachError> {
         let deadline = Instant::now() + options.attach_timeout;
         let (connection, socket) = connect(options, deadline)?;
+        step("attach.connected");
         let request = AttachMessage::Request(AttachRequest {
             layout_version: LAYOUT_VERSION,
             nr_lanes: options.nr_lanes,
@@ -88,6 +90,7 @@ impl Place {
             .send_until(&bytes, &[], deadline)
             .map_err(|error| protocol(&error))?;
 
+        step("attach.asked");
         let max_fds = NR_FIXED_FDS + 2 * usize::from(MAX_ZONES);
         let received = connection
             .recv_until(max_fds, deadline)
@@ -97,6 +100,7 @@ impl Place {
                 },
                 error => protocol(&error),
             })?;
+        step("attach.answered");
         match AttachMessage::decode(&received.bytes).map_err(|error| protocol(&error))? {
             AttachMessage::Reply(reply) => {
                 let pages_socket = socket.with_file_name(PAGES_SOCKET);

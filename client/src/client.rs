@@ -13,6 +13,7 @@ use hugepool_shm::{
     post::PostPlace,
     process::{self, ClientHandle, Registration, ReserveError, ZoneBytes},
     raw::{Class, NR_ZONES},
+    step::reached as step,
 };
 
 use crate::{
@@ -93,7 +94,9 @@ impl Client {
             let (sections, control, zones) = &of_follower;
             sections.try_follow(control, zones)
         });
+        step("attach.mapped");
         place.connection.confirm(place.registered, deadline)?;
+        step("attach.confirmed");
         let desk = Arc::new(Desk::new(place.connection.0));
         let mut transits = [const { None }; NR_ZONES];
         for zone in zones.iter() {

@@ -18,7 +18,7 @@ use hugepool_proto::{
     SESSION_KEY,
     v1::{AllocBulkRequest, FreeBulkRequest, Migratetype, Run, pages_client::PagesClient},
 };
-use hugepool_shm::{process, raw::RawMigratetype, token::Token};
+use hugepool_shm::{process, raw::RawMigratetype, step::reached as step, token::Token};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tonic::{
     Code, Request, Status,
@@ -158,6 +158,7 @@ impl Remote {
             return Lent::nothing(Shortfall::DaemonAway);
         };
         let header = self.calls().begin();
+        step("call.begun");
         let limit = want
             .wait
             .max(want.patience)
@@ -188,6 +189,7 @@ impl Remote {
         let waited = begun.elapsed();
         let why = match outcome {
             Ok(Ok(answer)) => {
+                step("call.answered");
                 self.calls().answered(&header);
                 let answer = answer.into_inner();
                 let shortfall = answer.shortfall;

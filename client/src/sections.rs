@@ -7,7 +7,7 @@
 
 use std::sync::{Mutex, PoisonError, TryLockError};
 
-use hugepool_shm::control::ControlSegment;
+use hugepool_shm::{control::ControlSegment, step::reached as step};
 
 use crate::attach::ZonePlace;
 
@@ -88,7 +88,9 @@ impl Sections {
                 *mapped = 0;
                 let is_mapped = change(zone, index, announced);
                 if is_mapped {
+                    step("section.mapped");
                     control.mark_mapped(id, announced);
+                    step("section.marked");
                     *mapped = announced;
                 }
                 all_mapped &= is_mapped;

@@ -3,14 +3,21 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
 use super::{Daemon, TINY, send_signal, until};
 
+/// Daemons that start so close together are a row of crashes.
+const ROW: usize = 3;
+const ROW_TIME: Duration = Duration::from_secs(11);
+
 /// A keeper and its daemon; both end with it.
 pub struct Kept {
     pub keeper: Daemon,
+    /// When the daemons after the first one were ready.
+    readies: Vec<Instant>,
     is_over: bool,
 }
 
@@ -43,7 +50,12 @@ impl Kept {
         keeper.adopt_dir(dir);
         keeper.wait_for_line("ready");
         let is_over = false;
-        Kept { keeper, is_over }
+        let readies = Vec::new();
+        Kept {
+            keeper,
+            readies,
+            is_over,
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -62,11 +74,17 @@ impl Kept {
         pid.unwrap()
     }
 
-    /// Kills the daemon and waits until the next one serves.
+    /// Kills the daemon and waits until the next one serves. Where one more would be a row of crashes, which
+    /// the next one would not go on from, waits first.
     #[track_caller]
     pub fn kill(&mut self, signal: Signal) {
+        let is_close = |ready: &&Instant| ready.elapsed() < ROW_TIME;
+        until("enough time has passed", || {
+            self.readies.iter().filter(is_close).count() < ROW
+        });
         send_signal(self.daemon_pid(), signal);
         self.keeper.wait_for_line("ready");
+        self.readies.push(Instant::now());
     }
 
     /// Ends both, as SIGTERM does; all that was said.

@@ -66,6 +66,7 @@ impl Drop for Handle {
             return;
         }
         process::retire(&self.attached);
+        crate::step::reached("detach.retired");
     }
 }
 

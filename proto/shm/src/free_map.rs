@@ -42,6 +42,7 @@ impl<'a> FreeMap<'a> {
         };
         // SYNC(free_map.bit): what the client did to the page comes before its bit.
         word.fetch_or(bit, Release);
+        crate::step::reached("map.bit");
         let grain = index / SUMMARY_GRAIN;
         if let Some(summary) = self.summary.get(grain / WORD_BITS) {
             // SYNC(free_map.summary): a daemon that sees this bit sees the one in the map.

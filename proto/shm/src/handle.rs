@@ -17,6 +17,7 @@
 //!
 //! The sequence rises with each close, so an opening that comes late finds another word and fails.
 
+use crate::step::reached as step;
 use crate::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
 
 /// Most pins that one word counts.
@@ -133,7 +134,10 @@ impl<'a> HandleWord<'a> {
             // SYNC(handle.open): as in `pin`.
             match self.0.compare_exchange_weak(bits, free, Acquire, Acquire) {
                 Ok(_) if bits & STATE_MASK == EVICTED => return Err(PinError::Evicted),
-                Ok(_) => return Ok(pfn(bits)),
+                Ok(_) => {
+                    step("handle.emptied");
+                    return Ok(pfn(bits));
+                }
                 Err(now) => bits = now,
             }
         }
@@ -174,7 +178,10 @@ impl<'a> HandleWord<'a> {
             // SYNC(handle.open): pairs with the Release in `open`, so the bytes at a new place
             // are seen; and keeps the accesses of this pin behind it.
             match self.0.compare_exchange_weak(bits, wanted, Acquire, Acquire) {
-                Ok(_) => return Ok(pfn(bits)),
+                Ok(_) => {
+                    step("handle.pinned");
+                    return Ok(pfn(bits));
+                }
                 Err(now) => bits = now,
             }
         }
@@ -192,7 +199,10 @@ impl<'a> HandleWord<'a> {
                 .0
                 .compare_exchange_weak(bits, bits - ONE_PIN, Release, Relaxed)
             {
-                Ok(_) => return,
+                Ok(_) => {
+                    step("handle.unpinned");
+                    return;
+                }
                 Err(now) => bits = now,
             }
         }

@@ -124,8 +124,10 @@ impl<'a> Handles<'a> {
             return false;
         };
         self.set_record(raw.pfn(), PageRecord::new(raw, handle));
+        crate::step::reached("handle.record");
         // Publishes the record too.
         word.fill(raw.pfn());
+        crate::step::reached("handle.filled");
         true
     }
 

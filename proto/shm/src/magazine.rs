@@ -15,6 +15,7 @@ use core::num::NonZeroU64;
 use crate::block_copy::{Any, Width};
 use crate::ring::{BadCursors, advanced};
 use crate::slots::{self, Copied};
+use crate::step::reached as step;
 use crate::sync::{AtomicU32, AtomicU64, Relaxed};
 
 /// A magazine, wherever its words live.
@@ -147,6 +148,8 @@ impl Magazine<'_> {
 
     /// Moves the bottom up over `count` blocks, which the caller has copied elsewhere.
     pub fn drop_bottom(&self, count: usize) {
+        // They lie in `returns` too.
+        step("spill.pushed");
         self.bottom
             .store(advanced(self.bottom.load(Relaxed), count), Relaxed);
     }

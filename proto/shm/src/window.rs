@@ -8,6 +8,7 @@
 //! It is an epoch and no flag, because the daemon may shut, take, rewind and open between two
 //! operations: the next one must learn that its remembered cursors are worth nothing.
 
+use crate::step::reached as step;
 use crate::sync::SeqCst;
 use crate::sync::{Acquire, AtomicU32, Relaxed, Release, fence, light_barrier};
 
@@ -33,6 +34,7 @@ impl Window<'_> {
     pub fn enter(&self, reach: u32, registered: bool) -> u32 {
         // SYNC(window.busy): a daemon that sees this reach sees all that was done before it.
         self.busy.store(reach, Release);
+        step("window.entered");
         light_barrier(registered);
         // SYNC(window.epoch): pairs with the daemon's opening; what it took and rewound is seen.
         self.epoch.load(Acquire)
@@ -41,8 +43,10 @@ impl Window<'_> {
     /// Leaves.
     #[inline(always)]
     pub fn leave(&self) {
+        step("window.worked");
         // SYNC(window.busy): a daemon that sees 0 sees all that was done in the window.
         self.busy.store(0, Release);
+        step("window.left");
     }
 
     /// The daemon's publication of an odd epoch; a barrier must follow before [`Window::reach`].
