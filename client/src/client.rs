@@ -18,8 +18,8 @@ use hugepool_shm::{
 
 use crate::{
     AttachError, Bulk, ClaimError, EvictablePage, HandOverError, LocalLane, Migratetype,
-    MovablePage, NoSuchZone, Options, Order, Page, Parcel, PressureWatch, Request, Shortfall,
-    Ticket,
+    MovablePage, NoSuchZone, Options, Order, Page, Parcel, PressureWatch, Request, SharedPage,
+    Shortfall, Ticket,
     adopt::{self, Shape},
     attach::{Place, ZonePlace},
     desk::Desk,
@@ -312,8 +312,27 @@ impl Client {
         self.inner.lanes.claim_pages(ticket, list)
     }
 
+    /// Seals a page of this client's, to be read by as many clients as it is passed on to by
+    /// [`SharedPage::hand_over`]. It costs no question to the daemon.
+    ///
+    /// # Errors
+    /// [`HandOverError`], with the page: it is another client's of this process, or cannot be mapped
+    /// once more.
+    pub fn share(&self, page: Page) -> Result<SharedPage, (HandOverError, Page)> {
+        self.inner.lanes.share(page)
+    }
+
+    /// Claims a holding of a shared page, of which the ticket is one.
+    ///
+    /// # Errors
+    /// [`ClaimError`] says at once who has it, or why nobody has; nothing has changed.
+    pub fn claim_shared(&self, ticket: Ticket) -> Result<SharedPage, ClaimError> {
+        self.inner.lanes.claim_shared(ticket)
+    }
+
     /// Takes back what this client had handed over: what nobody has claimed, or what was given back.
-    /// The pages are appended to the list; returns how many.
+    /// The pages are appended to the list; returns how many. Of a shared page none comes: nobody can
+    /// claim the ticket any more, and that is all.
     ///
     /// # Errors
     /// [`ClaimError`], for one who was too late above all; nothing has changed.

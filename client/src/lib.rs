@@ -45,6 +45,26 @@
 //! # }
 //! ```
 //!
+//! # Pages that several read at once
+//!
+//! [`Client::share`] seals a page: it can only be read from then on, and each ticket of
+//! [`SharedPage::hand_over`] lets one more client hold it. Whoever holds it may pass it on. It goes
+//! home with the last holding, however that ends: by a drop, or with its process.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let client = hugepool::Client::attach(hugepool::Options::default())?;
+//! # let other = client.clone();
+//! let mut page = client.alloc_page()?;
+//! page[..5].copy_from_slice(b"hello");
+//! let shared = client.share(page).map_err(|(why, _)| why)?;
+//! let ticket = shared.hand_over()?; // 8 bytes, over any channel
+//! let read = other.claim_shared(ticket)?; // in another process: `&read[..5]` is b"hello"
+//! # drop(read);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Why there may be fewer pages than asked
 //!
 //! Short answers are ordinary, and [`Shortfall`] says why. The calls without `try_` wait for a
@@ -108,6 +128,7 @@ pub use hugepool_shm::movable::{Pinned, PinnedMut};
 pub use hugepool_shm::page_runs::{runs, runs_mut};
 pub use hugepool_shm::parcel::Parcel;
 pub use hugepool_shm::post::{ClaimError, HandOverError};
+pub use hugepool_shm::shared_page::SharedPage;
 pub use hugepool_shm::ticket::Ticket;
 pub use hugepool_shm::{attach::RefusalCode, page::Page, raw::RawMigratetype as Migratetype};
 pub use local::LocalLane;

@@ -139,6 +139,7 @@ impl App {
             shared,
             jobs,
             found,
+            channels,
         } = started;
         let shared = Arc::new(shared);
         let watchdog = Arc::new(Watchdog::from_environment());
@@ -160,6 +161,7 @@ impl App {
         for client in found {
             lanes.adopt(client);
         }
+        lanes.adopt_channels(channels);
         Ok(Built::App(Box::new(App {
             config,
             pages: sockets.pages,

@@ -27,7 +27,7 @@ use hugepool_shm::peer::PeerCredentials;
 
 use self::channels::Channels;
 use self::place::Place;
-use crate::kept::{Part, client_name};
+use crate::kept::{ChannelEnd, Part, client_name};
 use crate::lanes::{Watch, Watched};
 use crate::rpc::peer::{Gate, Pass};
 use crate::shared::Shared;
@@ -122,14 +122,14 @@ impl Attach {
         store: Arc<Store>,
     ) -> Attach {
         Attach {
-            store,
             gate,
             patience,
             lanes_per_client: lanes_per_client.into(),
             next: 0,
             peers: HashMap::new(),
             numbers: HashMap::new(),
-            channels: Channels::default(),
+            channels: Channels::new(store.clone()),
+            store,
         }
     }
 
@@ -189,8 +189,9 @@ impl Attach {
             (Stage::Attached { .. }, Ok(AttachMessage::PeerRequest(request))) => {
                 self.show_peer(number, request.slot, watch, shared);
             }
-            (Stage::Attached { .. }, Ok(AttachMessage::ChannelRequest(request))) => {
-                let (reply, fd) = self.channels.answer(number, request);
+            (Stage::Attached { place }, Ok(AttachMessage::ChannelRequest(request))) => {
+                let client = place.client;
+                let (reply, fd) = self.channels.answer(number, client, request);
                 let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
                 let sent = AttachMessage::ChannelReply(reply).encode().ok();
                 let sent = sent.is_some_and(|bytes| connection.send(&bytes, &fds).is_ok());
@@ -346,6 +347,14 @@ impl Attach {
         };
         self.numbers.insert(client, number);
         self.peers.insert(number, peer);
+    }
+
+    /// Goes on with the channels of a daemon before; whoever of their ends is not there is gone.
+    pub fn adopt_channels(&mut self, ends: Vec<(ChannelEnd, OwnedFd)>) {
+        for (end, fd) in ends {
+            let number = self.numbers.get(&end.client).copied();
+            self.channels.adopt(end, fd, number);
+        }
     }
 
     fn send(&self, number: u64, greeting: &place::Greeting, shared: &Shared) -> Result<(), String> {

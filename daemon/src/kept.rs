@@ -8,6 +8,8 @@ use std::os::fd::OwnedFd;
 
 use hugepool_engine::ClientId;
 use hugepool_shm::passed::PassedFd;
+use hugepool_shm::ticket_ring::Side;
+use hugepool_shm::token::Token;
 
 /// Name of the state segment.
 pub const STATE: &str = "state";
@@ -38,8 +40,21 @@ pub struct Kept {
     pub transits: BTreeMap<u8, OwnedFd>,
     /// Of clients.
     pub clients: BTreeMap<ClientId, KeptClient>,
+    /// Rings of channels, by whose end it is.
+    pub channels: Vec<(ChannelEnd, OwnedFd)>,
     /// Names of what was let go.
     pub strange: Vec<String>,
+}
+
+/// One end of a channel, as the store knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelEnd {
+    /// The channel's secret name.
+    pub id: [u8; 16],
+    /// Which end.
+    pub side: Side,
+    /// Whose.
+    pub client: ClientId,
 }
 
 /// What a client has in the store.
@@ -94,6 +109,35 @@ pub fn client_name(client: ClientId, part: Part) -> String {
     format!("client-{slot}-{incarnation}-{}", part.suffix())
 }
 
+/// The name of a channel's end.
+pub fn channel_name(end: &ChannelEnd) -> String {
+    let ClientId { slot, incarnation } = end.client;
+    let id = Token::from_bytes(end.id).to_hex();
+    let side = match end.side {
+        Side::Sender => "sender",
+        Side::Receiver => "receiver",
+    };
+    format!("channel-{id}-{side}-{slot}-{incarnation}")
+}
+
+fn channel_end(name: &str) -> Option<ChannelEnd> {
+    let mut words = name.split('-');
+    let id = Token::from_hex(words.next()?)?.to_bytes();
+    let side = match words.next()? {
+        "sender" => Side::Sender,
+        "receiver" => Side::Receiver,
+        _ => return None,
+    };
+    let client = ClientId {
+        slot: words.next()?.parse().ok()?,
+        incarnation: words.next()?.parse().ok()?,
+    };
+    words
+        .next()
+        .is_none()
+        .then_some(ChannelEnd { id, side, client })
+}
+
 impl Kept {
     /// Takes out of what was passed what was kept; the rest is sockets.
     pub fn sort(passed: Vec<PassedFd>) -> (Kept, Vec<PassedFd>) {
@@ -117,6 +161,15 @@ impl Kept {
             zone.map(|zone| self.transits.insert(zone, fd).is_none())
         } else if let Some(client) = name.strip_prefix("client-") {
             self.take_client(client, fd)
+        } else if let Some(end) = name.strip_prefix("channel-") {
+            let end = channel_end(end);
+            end.map(|end| {
+                let is_first = !self.channels.iter().any(|(known, _)| *known == end);
+                if is_first {
+                    self.channels.push((end, fd));
+                }
+                is_first
+            })
         } else {
             return Some(PassedFd { name, fd });
         };
@@ -151,7 +204,12 @@ impl Kept {
         let clients = clients.flat_map(|id| Part::ALL.map(|part| client_name(*id, part)));
         let transits = self.transits.keys();
         let transits = transits.map(|zone| transit_name(usize::from(*zone)));
-        zones.chain(transits).chain(clients).collect()
+        let channels = self.channels.iter().map(|(end, _)| channel_name(end));
+        zones
+            .chain(transits)
+            .chain(clients)
+            .chain(channels)
+            .collect()
     }
 }
 
@@ -178,6 +236,11 @@ mod tests {
             slot: 7,
             incarnation: 65535,
         };
+        let end = ChannelEnd {
+            id: [0xa5; 16],
+            side: Side::Receiver,
+            client: id,
+        };
         let names = [
             client_name(id, Part::Connection),
             zone_name(1),
@@ -187,15 +250,28 @@ mod tests {
             "zone-x".to_owned(),
             "client-7-1-hat".to_owned(),
             STATE.to_owned(),
+            channel_name(&end),
+            channel_name(&end),
+            "channel-7-sender-1-1".to_owned(),
         ];
         let (kept, rest) = Kept::sort(names.iter().map(|name| passed(name)).collect());
         assert!(kept.state.is_some() && kept.zones.contains_key(&1));
         let client = &kept.clients[&id];
         assert!(client.control.is_some() && client.connection.is_some());
         assert!(client.bell.is_none() && client.pidfd.is_none());
-        assert_eq!(kept.strange, ["zone-x", "client-7-1-hat", "state"]);
+        assert_eq!(
+            kept.strange,
+            [
+                "zone-x",
+                "client-7-1-hat",
+                "state",
+                &channel_name(&end),
+                "channel-7-sender-1-1"
+            ]
+        );
+        assert_eq!((kept.channels.len(), kept.channels[0].0), (1, end));
         assert_eq!(rest.len(), 1);
         assert_eq!(rest[0].name, "pages");
-        assert_eq!(kept.names().len(), 6);
+        assert_eq!(kept.names().len(), 7);
     }
 }

@@ -9,7 +9,7 @@
 //! numbered and no number comes twice, so an event that is late finds nobody instead of somebody
 //! else.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use crate::attach::Attach;
+use crate::kept::ChannelEnd;
 use crate::shared::{self, ClientEffect, Shared};
 use crate::systemd::Watchdog;
 use crate::takeover::Found;
@@ -157,6 +158,11 @@ impl Lanes {
     /// Goes on with a client of a daemon before.
     pub fn adopt(&mut self, found: Found) {
         self.attach.adopt(found, &self.watch, &self.shared);
+    }
+
+    /// Goes on with the channels of a daemon before, when its clients are there.
+    pub fn adopt_channels(&mut self, ends: Vec<(ChannelEnd, OwnedFd)>) {
+        self.attach.adopt_channels(ends);
     }
 
     /// Serves until the daemon stops.

@@ -39,6 +39,7 @@ impl Held {
         let all = [state]
             .into_iter()
             .chain(kept.zones.values())
+            .chain(kept.channels.iter().map(|(_, fd)| fd))
             .chain(clients.flatten());
         let copies = all.map(|fd| fd.as_fd().try_clone_to_owned());
         let copies: Result<Vec<OwnedFd>, _> = copies.collect();

@@ -3,6 +3,7 @@
 //! The same way that a hot-add goes later, through the engine. A shortage is an error with numbers;
 //! the files have no name, so dropping them gives every page back.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ use crate::config::{Config, ZonePlan};
 use crate::effects::{self, Jobs};
 use crate::exit;
 use crate::keeping::{Keeping, KeepingError};
-use crate::kept::{Kept, transit_name, zone_name};
+use crate::kept::{ChannelEnd, Kept, transit_name, zone_name};
 use crate::memory::Memory;
 use crate::sealed;
 use crate::shared::{self, Shared};
@@ -98,6 +99,8 @@ pub struct Started {
     pub jobs: Jobs,
     /// Clients of a daemon before.
     pub found: Vec<Found>,
+    /// Ends of their channels.
+    pub channels: Vec<(ChannelEnd, OwnedFd)>,
 }
 
 /// Makes the engine: with all its first memory, or from what a daemon before has left.
@@ -154,6 +157,7 @@ fn fresh(config: Config, store: &Store) -> Result<Started, StartError> {
         shared,
         jobs,
         found: Vec::new(),
+        channels: Vec::new(),
     })
 }
 
@@ -186,6 +190,7 @@ fn take_over(config: &Config, mut kept: Kept, store: &Store) -> Result<Started, 
         Ok(recovered) => recovered,
         Err(error) => return Err(sealed(&error)),
     };
+    let channels = std::mem::take(&mut kept.channels);
     for name in kept.names() {
         // Of clients that never came to be, or ended.
         store.forget(&name);
@@ -205,6 +210,7 @@ fn take_over(config: &Config, mut kept: Kept, store: &Store) -> Result<Started, 
         shared,
         jobs,
         found,
+        channels,
     })
 }
 

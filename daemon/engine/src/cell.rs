@@ -12,7 +12,8 @@
 //! | 20..24 | order of the block lent |
 //! | 24..26 | migratetype as asked: 1 unmovable, 2 movable, 3 reclaimable; 0 at home |
 //! | 26 | written: this cell's generation counts, not the floor |
-//! | 27..32 | 0 |
+//! | 27 | shared: several clients hold it, of whom this is one (see [`shares`](crate::shares)) |
+//! | 28..32 | 0 |
 //! | 32..48 | slot of the client; 0 at home |
 //! | 48..64 | incarnation of the client |
 
@@ -23,6 +24,7 @@ use crate::id::ClientId;
 const ORDER_SHIFT: u32 = 20;
 const MIGRATETYPE_SHIFT: u32 = 24;
 const WRITTEN: u64 = 1 << 26;
+const SHARED: u64 = 1 << 27;
 const SLOT_SHIFT: u32 = 32;
 const INCARNATION_SHIFT: u32 = 48;
 const GENERATION_MASK: u32 = (1 << 20) - 1;
@@ -50,6 +52,8 @@ pub(crate) struct Lent {
     pub migratetype: Migratetype,
     /// 20 bits.
     pub generation: u32,
+    /// Whether others hold it as well.
+    pub is_shared: bool,
 }
 
 impl Cell {
@@ -71,6 +75,7 @@ impl Cell {
                 order,
                 migratetype,
                 generation,
+                is_shared: word & SHARED != 0,
             }),
             _ => Cell::Home { generation },
         }
@@ -96,7 +101,9 @@ impl Lent {
     /// The word of the block's head.
     #[inline]
     pub fn encode(self) -> u64 {
+        let shared = if self.is_shared { SHARED } else { 0 };
         WRITTEN
+            | shared
             | u64::from(self.generation & GENERATION_MASK)
             | u64::from(self.order.get()) << ORDER_SHIFT
             | (self.migratetype.index() as u64 + 1) << MIGRATETYPE_SHIFT
@@ -150,6 +157,7 @@ mod tests {
                     order: Order::new(order).unwrap(),
                     migratetype,
                     generation,
+                    is_shared: slot == 7,
                 };
                 assert_eq!(Cell::decode(lent.encode(), 5), Cell::Lent(lent));
             }

@@ -10,6 +10,7 @@ use hugepool_shm::raw::{NR_ZONES, RawPage};
 use hugepool_shm::words::Words;
 
 use crate::cell::Cell;
+use crate::deferred::Deferred;
 use crate::id::ClientId;
 use crate::intent::Intents;
 use crate::journal::Errand;
@@ -19,6 +20,7 @@ use crate::nodes::Picks;
 use crate::num;
 use crate::owners::{Owners, Taken};
 use crate::posts::Posts;
+use crate::shares::Shares;
 use crate::state::StateWords;
 use crate::zones::Zones;
 
@@ -44,10 +46,10 @@ pub(crate) struct Custody {
     pub picks: Picks,
     /// Parcels on their way.
     pub posts: Posts,
-    /// Words of returns that something must be settled before.
-    pub deferred: Vec<(ClientId, RawPage)>,
-    /// The same, of blocks that a free map names.
-    pub deferred_heads: Vec<(ClientId, u32)>,
+    /// Pages that several hold.
+    pub shares: Shares,
+    /// What clients said that something must be settled before.
+    pub deferred: Deferred,
     /// Whether nothing is left in any ring that could come before a parcel.
     pub are_rings_settled: bool,
     pub heads: Vec<Pfn>,
@@ -67,9 +69,9 @@ impl Custody {
             nr_pages_home: 0,
             wanted_orders: [None; NR_ZONES],
             picks: Picks::default(),
-            posts: Posts::new(),
-            deferred: Vec::new(),
-            deferred_heads: Vec::new(),
+            posts: Posts::new(state.lates.clone()),
+            shares: Shares::default(),
+            deferred: Deferred::new(state.deferred.clone()),
             are_rings_settled: false,
             heads: Vec::new(),
             words: Vec::new(),

@@ -8,14 +8,14 @@
 //! [`FreeBulk`]. What is to be done outside: slowly an [`Effect`], at once by [`Outside`].
 //!
 //! Inside, in the order of imports: `cell`, `tally`, `owners` (whose each block is), `zones`,
-//! `posts`, `limits`, `custody` (the line between zones and clients) with `lending` (out) and `nodes`
-//! (from where), `parcels` (from client to client), `demand`, `lanes`, `ledger`, `client`, then the
-//! parts of [`Engine`]: `worker` (settle and refill) within `bounds`, `recall`, `reclaim`, `calls`,
-//! `operation`, `request`, `holders`, `hotplug` (with its dry run, `foresight`), `drain`, `limiting`,
-//! `quarantine`, `apply`, `snapshot`, `verify`. Blocks that move: `intent` (what is under way),
-//! `moves` (what the runner does), `migrate` (the step before it and the one after), `evict`, `shift`
-//! (sections emptied), `compact` (zones packed: its state `compacting`, when and for whom
-//! `compaction_due`), `balance` (zones kept between their marks).
+//! `late`, `deferred`, `posts`, `limits`, `custody` (the line between zones and clients) with
+//! `lending` (out) and `nodes` (from where), `parcels` (from client to client), `shares` (held by
+//! several), `demand`, `lanes`, `ledger`, `client`, then the parts of [`Engine`]: `worker` (settle and
+//! refill) within `bounds`, `recall`, `reclaim`, `calls`, `operation`, `request`, `holders`, `hotplug`
+//! (with its dry run, `foresight`), `drain`, `limiting`, `quarantine`, `apply`, `snapshot`, `verify`.
+//! Blocks that move: `intent` (what is under way), `moves` (what the runner does), `migrate` (the step
+//! before it and the one after), `evict`, `shift` (sections emptied), `compact` (zones packed: its
+//! state `compacting`, when and for whom `compaction_due`), `balance` (zones kept between their marks).
 
 #![forbid(unsafe_code)]
 
@@ -32,6 +32,7 @@ mod compacting;
 mod compaction_due;
 mod config;
 mod custody;
+mod deferred;
 mod demand;
 mod drain;
 mod events;
@@ -44,6 +45,7 @@ mod info;
 mod intent;
 mod journal;
 mod lanes;
+mod late;
 mod ledger;
 mod ledger_words;
 mod lending;
@@ -70,6 +72,7 @@ mod report;
 mod request;
 mod saved;
 mod section_words;
+mod shares;
 mod shift;
 mod snapshot;
 mod state;

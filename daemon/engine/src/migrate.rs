@@ -90,7 +90,7 @@ pub(crate) fn anywhere(custody: &mut Custody, who: &Borrower<'_>, source: &Sourc
 
 /// What can be done with a lent block now.
 pub(crate) fn standing(clients: &Clients, intents: &Intents, pfn: Pfn, lent: &Lent) -> Standing {
-    if lent.migratetype == Migratetype::Unmovable {
+    if lent.migratetype == Migratetype::Unmovable || lent.is_shared {
         // Not worth a look into its client's segment.
         return Standing::Fixed;
     }

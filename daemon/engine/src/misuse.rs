@@ -51,6 +51,12 @@ pub enum Misuse {
         /// The order lent.
         there: Order,
     },
+    /// Held by several to be read: no longer to be freed, handed over or moved as one's own.
+    #[error("page {pfn} is shared")]
+    Shared {
+        /// As claimed.
+        pfn: Pfn,
+    },
     /// A parcel that its sender does not sign for, or that is settled, or in a zone that is not the
     /// claimant's.
     #[error("{ticket:?} names no parcel that was offered to this client")]

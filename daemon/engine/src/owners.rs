@@ -144,6 +144,7 @@ impl Owners {
             order,
             migratetype,
             generation,
+            is_shared: false,
         }
         .encode();
         self.journal.note(heads, generation);
@@ -242,6 +243,9 @@ impl Owners {
                 there: lent.order,
             });
         }
+        if lent.is_shared {
+            return Err(Misuse::Shared { pfn: at });
+        }
         Ok(lent)
     }
 
@@ -258,6 +262,7 @@ impl Owners {
                 pfn: at,
                 owner: lent.client,
             }),
+            Cell::Lent(lent) if lent.is_shared => Err(Misuse::Shared { pfn: at }),
             Cell::Lent(lent) => Ok(self.bring_home(at, lent)),
         }
     }

@@ -7,7 +7,7 @@
 
 use hugepool_mm::{Order, Pfn};
 use hugepool_shm::raw::{RawPage, is_before};
-use hugepool_shm::ticket::{Done, Notice, Ticket};
+use hugepool_shm::ticket::{Done, Notice, ShareWord, Ticket};
 use hugepool_shm::transit::Transit;
 
 use crate::cell::Cell;
@@ -15,7 +15,7 @@ use crate::custody::Custody;
 use crate::id::ClientId;
 use crate::misuse::Misuse;
 use crate::num;
-use crate::posts::{Late, as_taker};
+use crate::posts::as_taker;
 
 /// Parcels that are applied in a row to reach the one that is asked for.
 const MAX_CHAIN: u32 = 64;
@@ -47,6 +47,9 @@ impl Custody {
     ) -> Result<(), Unsettled> {
         if let Some(notice) = Notice::of_word(word) {
             return self.settle_notice(who, notice, is_last, now_ms);
+        }
+        if let Some(said) = ShareWord::of_word(word) {
+            return self.settle_share_word(who, said, is_last, now_ms);
         }
         let misuse = match self.take_home(who, word) {
             Ok(_) => return Ok(()),
@@ -96,18 +99,25 @@ impl Custody {
     ) -> Result<(), Unsettled> {
         let ticket = notice.ticket;
         let no_such = Misuse::NoSuchParcel { ticket };
-        if let Some(late) = self.posts.late(ticket) {
+        if let Some(late) = self.posts.lates.get(ticket) {
             if late.taker != who {
                 return Err(no_such.into());
             }
             // It was the client's already.
-            let late = self.posts.take_late(ticket);
-            if let (Done::Freed, Some(late)) = (notice.done, late) {
-                for word in late.words {
+            let (is_shared, is_freed) = (late.is_shared, notice.done == Done::Freed);
+            if is_shared && !is_freed {
+                return Ok(());
+            }
+            for word in late.words.clone() {
+                if is_shared {
+                    self.end_holding(who, None, word, now_ms);
+                } else if is_freed {
                     // What it did not own in the first place was counted then.
                     let _ = self.take_home(who, word.handed_on(0));
                 }
             }
+            // Last: a daemon that comes after does it again.
+            self.posts.lates.take(ticket);
             return Ok(());
         }
         let parts = ticket.parts();
@@ -134,13 +144,40 @@ impl Custody {
         });
         let answer = if is_early && !is_last {
             Err(Unsettled::Ahead)
+        } else if head.is_shared {
+            self.settle_share(sender, who, ticket, words[0], notice.done, now_ms);
+            Ok(())
         } else {
-            self.posts.mark_settled(parts);
             let wrong = self.move_parcel(sender, who, &words, notice.done, now_ms);
+            self.posts.mark_settled(parts);
             wrong.map_or(Ok(()), |misuse| Err(misuse.into()))
         };
         self.words = words;
         answer
+    }
+
+    /// The same of a holding of a shared page.
+    fn settle_share(
+        &mut self,
+        sender: ClientId,
+        taker: ClientId,
+        ticket: Ticket,
+        word: RawPage,
+        done: Done,
+        now_ms: u64,
+    ) {
+        match done {
+            Done::Kept => {
+                self.add_holding(sender, taker, ticket, word, now_ms);
+                self.posts.mark_settled(ticket.parts());
+                self.reconsider(sender, word.pfn(), now_ms);
+            }
+            Done::Freed => {
+                // First: the sender offers it no longer.
+                self.posts.mark_settled(ticket.parts());
+                self.end_holding(taker, Some(sender), word, now_ms);
+            }
+        }
     }
 
     /// Makes the words' blocks the taker's, or takes them home from it. Returns what was wrong with
@@ -187,20 +224,73 @@ impl Custody {
         if self.posts.signed(parts).is_none() {
             return false;
         }
-        let transit = self.posts.transit(parts);
-        if transit.is_none_or(|word| word.settle(parts.sequence, as_taker(taker)).is_err()) {
+        if !self.posts.settle(ticket, taker) {
             return false;
         }
-        self.posts.mark_settled(parts);
+        self.keep_taken(ticket, sender, taker, words, head.is_shared, now_ms);
+        true
+    }
+
+    /// Makes a parcel its taker's that has not told of it.
+    pub fn keep_taken(
+        &mut self,
+        ticket: Ticket,
+        sender: ClientId,
+        taker: ClientId,
+        words: Vec<RawPage>,
+        is_shared: bool,
+        now_ms: u64,
+    ) {
+        let is_known = self.posts.lates.get(ticket).is_some();
+        if is_shared {
+            if !is_known {
+                self.add_holding(sender, taker, ticket, words[0], now_ms);
+            }
+            self.posts.mark_settled(ticket.parts());
+            return self.reconsider(sender, words[0].pfn(), now_ms);
+        }
+        if !is_known {
+            self.posts.lates.add(ticket, taker, words.clone(), false);
+        }
         // The sender's mistake, if any; it is not asked here.
         let _ = self.move_parcel(sender, taker, &words, Done::Kept, now_ms);
-        self.posts.add_late(ticket, Late { taker, words });
-        true
+        self.posts.mark_settled(ticket.parts());
+    }
+
+    /// What a daemon before was settling when it died: decided by the transit word, and its sender
+    /// not told. What that was told of is settled.
+    pub fn unfinished_parcels(&mut self) -> Vec<(Ticket, ClientId, ClientId)> {
+        let senders: Vec<ClientId> = self.posts.iter().map(|of| of.client).collect();
+        let mut unfinished = Vec::new();
+        for sender in senders {
+            for (ticket, found) in self.posts.parcels_of(sender) {
+                let parts = ticket.parts();
+                if let Transit::Settled(taker) = found
+                    && !self.posts.recall_settled(parts)
+                    && let Some(taker) = self.posts.taker(taker, parts.zone)
+                {
+                    unfinished.push((ticket, sender, taker));
+                }
+            }
+        }
+        unfinished
+    }
+
+    /// Goes on where it died.
+    pub fn finish_parcels(&mut self, parcels: Vec<(Ticket, ClientId, ClientId)>, now_ms: u64) {
+        for (ticket, sender, taker) in parcels {
+            let parts = ticket.parts();
+            let mut words = Vec::new();
+            if let Some((_, head)) = self.posts.signed(parts) {
+                self.posts.words(parts, head, &mut words);
+                self.keep_taken(ticket, sender, taker, words, head.is_shared, now_ms);
+            }
+        }
     }
 
     /// Applies the taken parcels that lead from the block's custodian to this generation, as far as
     /// transit words tell of them.
-    fn catch_up(&mut self, pfn: u32, generation: u32, depth: u32, now_ms: u64) {
+    pub fn catch_up(&mut self, pfn: u32, generation: u32, depth: u32, now_ms: u64) {
         if depth > MAX_CHAIN {
             return;
         }
@@ -222,8 +312,13 @@ impl Custody {
 
     /// Whether a claim is to a later generation than the block has reached.
     pub fn is_ahead(&self, word: RawPage) -> bool {
-        match self.cell_of(word.pfn()) {
-            Some(Cell::Lent(lent)) => is_before(lent.generation, word.generation()),
+        self.is_ahead_of(word.pfn(), word.generation())
+    }
+
+    /// The same of a block by its head.
+    pub fn is_ahead_of(&self, pfn: u32, generation: u32) -> bool {
+        match self.cell_of(pfn) {
+            Some(Cell::Lent(lent)) => is_before(lent.generation, generation),
             _ => false,
         }
     }
@@ -291,6 +386,7 @@ impl Custody {
             }
         }
         self.posts.close(gone);
+        self.end_shares(gone, now_ms);
         self.are_rings_settled = false;
     }
 }

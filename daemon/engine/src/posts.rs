@@ -4,15 +4,15 @@
 //! words by any client of the zone. Custody is moved by [`parcels`](crate::parcels), which judges
 //! them. Knows no cells.
 
-use std::collections::BTreeMap;
-
 use hugepool_shm::control::ControlSegment;
 use hugepool_shm::outbox::{Outbox, ParcelHead};
 use hugepool_shm::raw::RawPage;
 use hugepool_shm::ticket::{OUTBOX_SLOTS, Ticket, TicketParts};
 use hugepool_shm::transit::{Taker, Transit, TransitTable, TransitWord};
+use hugepool_shm::words::Words;
 
 use crate::id::ClientId;
+use crate::late::Lates;
 
 /// A client's part in hand-over.
 #[derive(Debug)]
@@ -30,14 +30,6 @@ pub(crate) struct PostBox {
     nr_full_seen: u32,
 }
 
-/// A parcel that was settled before its taker had said what has become of it.
-#[derive(Debug)]
-pub(crate) struct Late {
-    pub taker: ClientId,
-    /// As its sender had signed for them.
-    pub words: Vec<RawPage>,
-}
-
 /// All of it.
 #[derive(Debug)]
 pub(crate) struct Posts {
@@ -48,17 +40,18 @@ pub(crate) struct Posts {
     /// By client slot: the first sequence of its next client.
     sequences: Vec<u32>,
     first_sequence: u32,
-    late: BTreeMap<Ticket, Late>,
+    /// What takers may still speak of.
+    pub lates: Lates,
 }
 
 impl Posts {
-    pub fn new() -> Posts {
+    pub fn new(lates: Words) -> Posts {
         Posts {
             transits: [const { None }; 8],
             boxes: Vec::new(),
             sequences: Vec::new(),
             first_sequence: 1,
-            late: BTreeMap::new(),
+            lates: Lates::new(lates),
         }
     }
 
@@ -90,9 +83,9 @@ impl Posts {
         self.boxes[at] = Some(PostBox {
             client,
             outbox,
-            segment,
             zones,
-            nr_claimed_pages: 0,
+            nr_claimed_pages: segment.claim_allowance().1,
+            segment,
             settled: vec![0; OUTBOX_SLOTS].into_boxed_slice(),
             first_sequence,
             nr_full_seen: 0,
@@ -120,7 +113,7 @@ impl Posts {
     /// Forgets a client: no word of its outbox is read again. Its slot's sequences go on after the
     /// last that it has used, as far as its words and the transit words tell.
     pub fn close(&mut self, client: ClientId) {
-        self.late.retain(|_, late| late.taker != client);
+        self.lates.forget(client);
         let Some(of) = self.get(client) else { return };
         let first = of.first_sequence;
         let used = |sequence: u32| {
@@ -195,26 +188,102 @@ impl Posts {
         }
     }
 
-    /// Notes that a parcel is settled, and tells its sender that the slot can be used again.
+    /// Notes that a parcel is settled, and tells its sender that the slot can be used again. Last:
+    /// a daemon that comes after finds the parcel in its slot until all of it is done.
     pub fn mark_settled(&mut self, parts: TicketParts) {
         let of = self.boxes.get_mut(usize::from(parts.client));
         if let Some(of) = of.and_then(Option::as_mut) {
+            hugepool_shm::step::reached("parcel.moved");
             of.settled[parts.slot as usize] = parts.sequence;
             of.segment.publish_settled(parts.slot, parts.sequence);
+            hugepool_shm::step::reached("parcel.told");
         }
     }
 
-    /// A parcel that was settled unasked; its taker may still say what has become of it.
-    pub fn add_late(&mut self, ticket: Ticket, late: Late) {
-        self.late.insert(ticket, late);
+    /// Whether a daemon before has told the sender that a parcel is settled: then it is.
+    pub fn recall_settled(&mut self, parts: TicketParts) -> bool {
+        let of = self.boxes.get_mut(usize::from(parts.client));
+        let of = of.and_then(Option::as_mut);
+        of.is_some_and(|of| {
+            let is_so = of.segment.settled(parts.slot) == Some(parts.sequence);
+            if is_so {
+                of.settled[parts.slot as usize] = parts.sequence;
+            }
+            is_so
+        })
     }
 
-    pub fn late(&self, ticket: Ticket) -> Option<&Late> {
-        self.late.get(&ticket)
+    /// Decides that a parcel is its taker's, unless that gives it back at this very moment.
+    pub fn settle(&self, ticket: Ticket, taker: ClientId) -> bool {
+        let parts = ticket.parts();
+        let word = self.transit(parts);
+        let is_settled =
+            word.is_some_and(|word| word.settle(parts.sequence, as_taker(taker)).is_ok());
+        hugepool_shm::step::reached("parcel.settled");
+        is_settled
     }
 
-    pub fn take_late(&mut self, ticket: Ticket) -> Option<Late> {
-        self.late.remove(&ticket)
+    /// Tickets of a shared page that were taken and not told of: which, from whom, by whom.
+    pub fn taken_shares(&self, pfn: u32, generation: u32) -> Vec<(Ticket, ClientId, ClientId)> {
+        let senders = self.iter().map(|of| of.client);
+        let all = senders.flat_map(|sender| {
+            let shares = self.shares_of(sender);
+            shares.map(move |(ticket, word, taker)| (ticket, word, sender, taker))
+        });
+        all.filter(|(_, word, ..)| word.pfn() == pfn && word.generation() == generation)
+            .filter_map(|(ticket, _, sender, taker)| Some((ticket, sender, taker?)))
+            .collect()
+    }
+
+    /// Whether a client has offered the page, to be shared, to somebody who may still come to hold
+    /// it: nobody has taken it, or who has has not told.
+    pub fn offers_share(&self, client: ClientId, pfn: u32, generation: u32) -> bool {
+        self.shares_of(client)
+            .any(|(_, word, _)| word.pfn() == pfn && word.generation() == generation)
+    }
+
+    /// All that is offered so, and by whom.
+    pub fn offered_shares(&self) -> Vec<(ClientId, RawPage)> {
+        let clients = self.iter().map(|of| of.client);
+        clients
+            .flat_map(|client| {
+                self.shares_of(client)
+                    .map(move |(_, word, _)| (client, word))
+            })
+            .collect()
+    }
+
+    /// What a client has offered to be shared and somebody may come to hold, and who has taken it.
+    fn shares_of(
+        &self,
+        client: ClientId,
+    ) -> impl Iterator<Item = (Ticket, RawPage, Option<ClientId>)> + '_ {
+        let of = self.get(client);
+        // Who never shared has its outbox left alone: looking at it takes memory.
+        let nr_slots = of.map_or(0, |of| of.segment.share_slots() as usize);
+        let slots = of.into_iter().flat_map(|of| of.outbox.slots());
+        let signed = (0..).zip(slots.take(nr_slots));
+        signed.filter_map(move |(slot, signed)| {
+            let head = signed.head().filter(|head| head.is_shared)?;
+            let word = signed.word(0);
+            let parts = TicketParts {
+                client: client.slot,
+                zone: word.zone(),
+                slot,
+                sequence: head.sequence,
+            };
+            let taker = match self.look(parts)? {
+                Transit::Offered => None,
+                Transit::Taken(taker) => Some(self.taker(taker, parts.zone)?),
+                // Decided, and not noted yet: by this very step, or by a daemon that died in it.
+                Transit::Settled(taker) => {
+                    self.taker(taker, parts.zone)?;
+                    None
+                }
+                _ => return None,
+            };
+            Some((parts.pack()?, word, taker))
+        })
     }
 
     /// What a client has signed for and is not settled, in any zone, with what its transit word
@@ -251,7 +320,9 @@ impl Posts {
     ) -> Option<(Ticket, ClientId)> {
         let of = self.get(client)?;
         for (slot, signed) in (0..).zip(of.outbox.slots()) {
-            let Some(head) = signed.head() else { continue };
+            // What is shared stays where it is.
+            let head = signed.head().filter(|head| !head.is_shared);
+            let Some(head) = head else { continue };
             let mut words = signed.words(head.nr_blocks);
             if !words.any(|word| word.pfn() == pfn && word.generation() == generation) {
                 continue;

@@ -255,6 +255,7 @@ impl Engine {
                     .client(client.id)
                     .is_none_or(|tally| tally.pages == 0)
                 && !self.custody.posts.holds_any(client.id)
+                && !self.custody.shares.holds_any(client.id)
         };
         let ids: Vec<ClientId> = self
             .clients

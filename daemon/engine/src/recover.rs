@@ -123,6 +123,7 @@ impl Engine {
         engine.find_blocks(now, &mut found)?;
         engine.decide_moves(now, &mut found);
         engine.undo_open_step(&mut found);
+        engine.recover_parcels(now);
         engine.give_back_leaving();
         engine.rest_again(now);
         engine.resume_clients(now, outside, &mut found);
@@ -252,6 +253,9 @@ impl Engine {
                 {
                     return Err(broken);
                 }
+                if lent.is_shared {
+                    self.custody.shares.marked.push(pfn);
+                }
                 self.count(&lent, place, pages, now);
                 found.lent_pages += u64::from(pages);
                 return Ok(());
@@ -260,6 +264,9 @@ impl Engine {
             match pages {
                 1..64 => used[first] |= ((1 << pages) - 1) << (page % 64),
                 _ => used[first..][..num::index(pages / 64)].fill(u64::MAX),
+            }
+            if lent.is_shared {
+                self.custody.shares.marked.push(pfn);
             }
             if let Some((lent, pages)) = runs.add(&lent, pages) {
                 self.count(&lent, place, pages, now);

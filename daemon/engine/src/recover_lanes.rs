@@ -5,8 +5,9 @@ use hugepool_shm::lane_daemon::LaneDaemon;
 
 use crate::Engine;
 use crate::client::{Client, FixedPcp, Link};
-use crate::id::{ClientId, Now};
+use crate::id::{ClientId, Now, millis};
 use crate::lanes::{Gate, Lane};
+use crate::late::Key;
 use crate::ledger_words;
 use crate::outside::Outside;
 use crate::reclaim::announce_all;
@@ -132,6 +133,32 @@ impl Engine {
         client
     }
 
+    /// What is kept of parcels and shared pages, taken in again before any ring is looked at.
+    pub(crate) fn recover_parcels(&mut self, now: Now) {
+        let now_ms = millis(now);
+        let (mut sealed, mut claimed) = (Vec::new(), Vec::new());
+        for (key, late) in self.custody.posts.lates.find() {
+            let is_known = self.clients.get(late.taker).is_some();
+            match (key, late.place(), late.words.first()) {
+                (Key::Sealed, Some(place), Some(&word)) if is_known => {
+                    sealed.push((late.taker, word, place));
+                }
+                (Key::Ticket(ticket), _, Some(&word)) if is_known => {
+                    if late.is_shared {
+                        claimed.push((late.taker, word));
+                    }
+                    self.custody.posts.lates.put_back(ticket, late);
+                }
+                (_, place, _) => self.custody.posts.lates.let_go(place),
+            }
+        }
+        let unfinished = self.custody.unfinished_parcels();
+        self.custody.recover_shares(sealed, &claimed, now_ms);
+        self.custody.finish_parcels(unfinished, now_ms);
+        self.custody.drop_strays_of_shares();
+        self.custody.deferred.find();
+    }
+
     /// Tells the clients of the sections again, and looks at all that they gave back: what the
     /// daemon before had settled is known as such, once. Lanes found closed are taken.
     pub(crate) fn resume_clients(
@@ -161,6 +188,7 @@ impl Engine {
         for &id in &ids {
             self.replay(id, now, outside);
         }
+        self.settle_deferred_of(now, true);
     }
 
     fn replay(&mut self, id: ClientId, now: Now, outside: &mut dyn Outside) {

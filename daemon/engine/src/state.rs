@@ -10,9 +10,11 @@ use hugepool_shm::mapping::MapError;
 use hugepool_shm::words::Words;
 
 use crate::config::EngineConfig;
+use crate::deferred::DEFERRED_WORDS;
 use crate::id::ClientId;
 use crate::intent::INTENT_WORDS;
 use crate::journal::JOURNAL_WORDS;
+use crate::late::LATE_WORDS;
 use crate::ledger_words::LEDGER_WORDS;
 use crate::num;
 
@@ -22,7 +24,7 @@ const GLOBAL_WORDS: usize = 16;
 const SECTION_EPOCH: usize = 0;
 
 /// Runs of words that an engine keeps.
-pub const NR_STATE_AREAS: usize = 8;
+pub const NR_STATE_AREAS: usize = 10;
 
 /// What decides how many words there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +64,8 @@ impl StateShape {
             JOURNAL_WORDS,
             nr_lanes.checked_mul(LANE_WORDS)?,
             nr_slots.checked_mul(LEDGER_WORDS)?,
+            LATE_WORDS,
+            DEFERRED_WORDS,
             count(0)?,
         ])
     }
@@ -78,6 +82,8 @@ pub struct StateWords {
     pub(crate) journal: Words,
     lanes: Words,
     ledgers: Words,
+    pub(crate) lates: Words,
+    pub(crate) deferred: Words,
     pub(crate) cells: Words,
 }
 
@@ -108,6 +114,8 @@ impl StateWords {
             journal,
             lanes,
             ledgers,
+            lates,
+            deferred,
             cells,
         ] = areas
         else {
@@ -122,6 +130,8 @@ impl StateWords {
             journal: journal.clone(),
             lanes: lanes.clone(),
             ledgers: ledgers.clone(),
+            lates: lates.clone(),
+            deferred: deferred.clone(),
             cells: cells.clone(),
         })
     }

@@ -152,7 +152,20 @@ impl Engine {
         }
         self.verify_accounts(&owned, &mut report);
         self.verify_intents(&owned, &mut report);
+        self.verify_shares(&mut report);
         report
+    }
+
+    /// A shared page is lent, marked, and its owner is one of those who hold it.
+    fn verify_shares(&self, report: &mut VerifyReport) {
+        for pfn in self.custody.shares.heads() {
+            let cell = self.custody.owners.cell(pfn);
+            let is_right = matches!(cell, Cell::Lent(lent) if lent.is_shared
+                && self.custody.shares.is_held_by(pfn, lent.generation, lent.client));
+            report.expect(is_right, || {
+                format!("page {pfn} is shared, and is {cell:?}")
+            });
+        }
     }
 
     /// A section is on its way exactly while an operation works on it; only what could not be

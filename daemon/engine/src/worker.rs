@@ -10,6 +10,7 @@ use hugepool_shm::raw::{Class, NR_CLASSES, PageParts, RawPage};
 use crate::Engine;
 use crate::client::{Client, Link};
 use crate::custody::Custody;
+use crate::deferred::Early;
 use crate::id::{ClientId, Now, millis};
 use crate::journal::Errand;
 use crate::lanes::{Hunger, class_migratetype, class_order, raw_migratetype};
@@ -104,33 +105,48 @@ impl Engine {
     /// Settles words that came too early: all rings are settled, as they stand now, and what still
     /// finds nothing that could come before it is wrong.
     pub(crate) fn settle_deferred(&mut self, now: Now) {
-        if self.custody.deferred.is_empty() && self.custody.deferred_heads.is_empty() {
+        self.settle_deferred_of(now, false);
+    }
+
+    /// The same; `is_replay`: of a daemon before, which may have settled some of them.
+    pub(crate) fn settle_deferred_of(&mut self, now: Now, is_replay: bool) {
+        if self.custody.deferred.is_empty() {
             return;
         }
         for id in self.clients.ids() {
             self.settle_rings(id, now);
         }
-        let mut words = core::mem::take(&mut self.custody.deferred);
+        let mut all = self.custody.deferred.take();
         let mut nr_left = usize::MAX;
-        while words.len() < nr_left {
-            nr_left = words.len();
-            words.retain(|&(id, word)| {
-                let settled = self.custody.settle_word(id, word, false, millis(now));
-                matches!(settled, Err(Unsettled::Ahead))
+        while all.len() < nr_left {
+            nr_left = all.len();
+            all.retain(|&(id, early)| match early {
+                Early::Word(word) => {
+                    let settled = self.custody.settle_word(id, word, false, millis(now));
+                    matches!(settled, Err(Unsettled::Ahead))
+                }
+                Early::Head(pfn) => self.custody.settle_head(id, pfn, millis(now)).is_err(),
             });
         }
-        for (id, word) in words {
-            let settled = self.custody.settle_word(id, word, true, millis(now));
-            if let Err(Unsettled::Misuse(misuse)) = settled {
-                self.note_misuse(id, misuse);
+        for (id, early) in all {
+            match early {
+                Early::Word(word) => {
+                    let settled = self.custody.settle_word(id, word, true, millis(now));
+                    let is_known = is_replay && self.custody.is_settled(word);
+                    if let Err(Unsettled::Misuse(misuse)) = settled
+                        && !is_known
+                    {
+                        self.note_misuse(id, misuse);
+                    }
+                }
+                Early::Head(pfn) => match self.custody.settle_head(id, pfn, millis(now)) {
+                    Ok(()) | Err(Misuse::NotLent { .. }) => {}
+                    Err(_) if is_replay => {}
+                    Err(misuse) => self.note_misuse(id, misuse),
+                },
             }
         }
-        for (id, pfn) in core::mem::take(&mut self.custody.deferred_heads) {
-            match self.custody.settle_head(id, pfn, millis(now)) {
-                Ok(()) | Err(Misuse::NotLent { .. }) => {}
-                Err(misuse) => self.note_misuse(id, misuse),
-            }
-        }
+        self.custody.deferred.forget();
     }
 
     fn note_misuse(&mut self, id: ClientId, misuse: Misuse) {
@@ -249,7 +265,9 @@ fn bring_home(client: &mut Client, custody: &mut Custody, now_ms: u64) -> Result
                         nr_freed[class.index()] += 1;
                     }
                 }
-                Err(Unsettled::Ahead) => custody.deferred.push((id, claim)),
+                Err(Unsettled::Ahead) => {
+                    custody.deferred.push(id, Early::Word(claim));
+                }
                 // A daemon before has settled it, and died before it could say so.
                 Err(_) if is_replay && custody.is_settled(claim) => {}
                 Err(Unsettled::Misuse(misuse)) => misuses.push(misuse),
@@ -269,7 +287,9 @@ fn bring_home(client: &mut Client, custody: &mut Custody, now_ms: u64) -> Result
                 // Home already: its word came by a ring, or it was recalled.
                 Err(Misuse::NotLent { .. }) => {}
                 // It may have come by a parcel of which only a notice tells, in another ring.
-                Err(Misuse::NotYours { .. }) => custody.deferred_heads.push((id, pfn)),
+                Err(Misuse::NotYours { .. }) => {
+                    custody.deferred.push(id, Early::Head(pfn));
+                }
                 Err(misuse) => misuses.push(misuse),
             }
         }
@@ -298,7 +318,9 @@ fn take_closed(client: &mut Client, custody: &mut Custody, now: Now) -> Result<(
             for &claim in claims {
                 match custody.settle_word(id, claim, false, millis(now)) {
                     Ok(()) => {}
-                    Err(Unsettled::Ahead) => custody.deferred.push((id, claim)),
+                    Err(Unsettled::Ahead) => {
+                        custody.deferred.push(id, Early::Word(claim));
+                    }
                     Err(_) if is_replay && custody.is_settled(claim) => {}
                     Err(Unsettled::Misuse(misuse)) => misuses.push(misuse),
                 }

@@ -8,6 +8,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+#[path = "support/mortal.rs"]
+mod mortal;
 #[path = "support/post.rs"]
 mod post;
 #[path = "support/mod.rs"]
@@ -17,6 +19,7 @@ use hugepool_shm::raw::RawPage;
 use hugepool_shm::ticket::{Done, Ticket};
 use hugepool_shm::transit::Transit;
 
+use mortal::Mortal;
 use post::Poster;
 use support::{PAGE, Rig};
 
@@ -328,6 +331,37 @@ fn forged_notices_are_refused_counted_and_cost_nothing() {
     c.put_home(0, &at_c);
     rig.service();
     assert_eq!((held(&rig, &c), nr_misuses(&rig, &c)), (0, 1));
+    rig.verify();
+}
+
+/// Seen to fail: custody moved without looking at the generation.
+#[test]
+fn what_is_told_once_more_to_the_next_daemon_moves_nothing() {
+    let (mut rig, [mut a, mut b, c]) = rig();
+    let pages = take(&mut rig, &a, 2);
+    let first = a.hand_over(0, &pages);
+    let at_b = b.claim(&a, first);
+    let second = b.hand_over(0, &at_b);
+    a.claim(&b, second);
+    rig.service();
+    assert_eq!((held(&rig, &a), held(&rig, &b)), (2, 0));
+    let mut mortal = Mortal::new(rig);
+    mortal.transits = vec![a.transits.clone()];
+    for of in [&a, &b, &c] {
+        let segment = of.tenant.segment.clone();
+        mortal.segments.insert(of.id(), segment);
+        mortal.outboxes.insert(of.id(), of.outbox.clone());
+    }
+    // As if it had never been: nothing but the generation tells that it is behind.
+    b.word(first).offer(77);
+    mortal.die();
+    b.tell(0, first, Done::Kept);
+    mortal.service();
+    let rig = &mortal.rig;
+    assert_eq!(
+        (held(rig, &a), held(rig, &b), nr_misuses(rig, &b)),
+        (2, 0, 1)
+    );
     rig.verify();
 }
 

@@ -1,12 +1,16 @@
 //! Pages wander between four clients at random, who tell of it late, in the wrong order or never,
-//! and die; a naive book says where each page is.
+//! and die; and so does the daemon, at any of its steps. A naive book says where each page is.
 //!
 //! Seen to fail: the ring order not waited for (a page, or a notice, that is ahead taken for misuse);
 //! a parcel applied by a scan before the notice that comes before it was read; a parcel given back
-//! that is settled all the same; the scan of a burial left out.
+//! that is settled all the same; the scan of a burial left out. With the daemon's deaths: what came
+//! too early not kept; late parcels not kept, or forgotten before their pages are home; the sender
+//! told before the blocks were moved; what a daemon before had decided not finished.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+#[path = "support/mortal.rs"]
+mod mortal;
 #[path = "support/post.rs"]
 mod post;
 #[path = "support/mod.rs"]
@@ -18,6 +22,7 @@ use hugepool_shm::raw::RawPage;
 use hugepool_shm::ticket::{Done, Ticket};
 use hugepool_shm::transit::{Transit, TransitTable};
 
+use mortal::Mortal;
 use post::Poster;
 use support::{PAGE, Rig};
 
@@ -52,7 +57,7 @@ struct Player {
 }
 
 struct Game {
-    rig: Rig,
+    mortal: Mortal,
     transits: TransitTable,
     players: Vec<Player>,
     random: Random,
@@ -62,11 +67,13 @@ impl Game {
     fn new(seed: u64) -> Game {
         let mut rig = Rig::new(4);
         let transits = rig.post();
+        let mut mortal = Mortal::new(rig);
+        mortal.transits = vec![transits.clone()];
         let players = (0..NR_CLIENTS)
-            .map(|_| Player::new(&mut rig, &transits))
+            .map(|_| Player::new(&mut mortal, &transits))
             .collect();
         Game {
-            rig,
+            mortal,
             transits,
             players,
             random: Random(seed),
@@ -75,6 +82,9 @@ impl Game {
 
     fn step(&mut self) {
         let who = self.random.below(NR_CLIENTS);
+        if self.random.below(6) == 0 {
+            self.mortal.fuse = 1 + u32::try_from(self.random.below(60)).unwrap();
+        }
         match self.random.below(16) {
             0 | 1 => self.take(who),
             2..=4 => self.hand_over(who),
@@ -83,12 +93,14 @@ impl Game {
             10 => self.take_back(who),
             11 | 12 => self.free(who),
             13 => {
-                self.rig.serve(&self.players[who].poster);
+                let id = self.players[who].poster.id();
+                let serve = |rig: &mut Rig| rig.engine.service(rig.now, &mut rig.outside, Some(id));
+                self.mortal.call(serve);
             }
             14 if self.random.below(8) == 0 => self.die(who),
             14 => self.players[who].poster.tenant.segment.note_outbox_full(),
             _ => {
-                self.rig.service();
+                self.mortal.service();
             }
         }
     }
@@ -97,7 +109,9 @@ impl Game {
         let count = 1 + self.random.below(6);
         let lane = u32::try_from(self.random.below(2)).unwrap();
         let player = &mut self.players[who];
-        let pages = self.rig.take(&player.poster.tenant, lane, PAGE, count);
+        let tenant = &player.poster.tenant;
+        let pages = self.mortal.rig.take(tenant, lane, PAGE, count);
+        self.mortal.saved = self.mortal.rig.engine.save();
         player.held.extend(pages);
         let mut pfns: Vec<u32> = self.all_pages().collect();
         pfns.sort_unstable();
@@ -240,8 +254,14 @@ impl Game {
     }
 
     fn die(&mut self, who: usize) {
-        self.rig.bury(&self.players[who].poster);
-        let fresh = Player::new(&mut self.rig, &self.transits);
+        let id = self.players[who].poster.id();
+        // Its process stays dead, whoever buries it.
+        while self
+            .mortal
+            .call(|rig| rig.engine.bury(id, rig.now))
+            .is_none()
+        {}
+        let fresh = Player::new(&mut self.mortal, &self.transits);
         let dead = std::mem::replace(&mut self.players[who], fresh);
         assert_eq!(
             dead.poster.id().slot,
@@ -286,29 +306,43 @@ impl Game {
                 self.free(who);
             }
         }
+        self.mortal.fuse = 0;
         for _ in 0..4 {
-            self.rig.service();
+            self.mortal.service();
         }
-        self.rig.verify();
-        assert_eq!(self.rig.engine.status().nr_misuses, 0);
+        self.mortal.rig.verify();
+        self.check_honest();
         for player in &self.players {
-            let report = self.rig.client(player.poster.id());
+            let report = self.mortal.rig.client(player.poster.id());
             let lanes = report.lanes.iter();
             let cached: u64 = lanes.map(|lane| lane.granted + lane.magazine).sum();
             assert_eq!(report.lent, cached, "something is lent that nobody has");
         }
         for player in &self.players {
-            self.rig.bury(&player.poster);
+            self.mortal.rig.bury(&player.poster);
         }
-        assert_eq!(self.rig.pages().lent, 0);
-        self.rig.verify();
+        assert_eq!(self.mortal.rig.pages().lent, 0);
+        self.mortal.rig.verify();
+    }
+
+    /// Nobody honest is taken for a liar, by whichever daemon.
+    fn check_honest(&self) {
+        for player in &self.players {
+            let report = self.mortal.rig.client(player.poster.id());
+            assert_eq!(report.nr_misuses, 0, "client {}", player.poster.id());
+        }
     }
 }
 
 impl Player {
-    fn new(rig: &mut Rig, transits: &TransitTable) -> Player {
+    fn new(mortal: &mut Mortal, transits: &TransitTable) -> Player {
+        let poster = mortal.rig.poster(transits, 2);
+        let (id, segment) = (poster.id(), poster.tenant.segment.clone());
+        mortal.segments.insert(id, segment);
+        mortal.outboxes.insert(id, poster.outbox.clone());
+        mortal.saved = mortal.rig.engine.save();
         Player {
-            poster: rig.poster(transits, 2),
+            poster,
             held: Vec::new(),
             offered: Vec::new(),
             untold: Vec::new(),
@@ -327,15 +361,14 @@ impl Player {
 
 #[test]
 fn whatever_is_told_in_whatever_order_each_page_is_with_one() {
-    for seed in 1..=200_u64 {
+    for seed in 1..=120_u64 {
         let mut game = Game::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         for nr in 0..300 {
             game.step();
             if nr % 16 == 0 {
-                game.rig.verify();
+                game.mortal.rig.verify();
             }
-            let nr_misuses = game.rig.engine.status().nr_misuses;
-            assert_eq!(nr_misuses, 0, "seed {seed}, step {nr}");
+            game.check_honest();
         }
         game.end();
     }

@@ -436,6 +436,8 @@ fn refused(r: Refused) -> v1::Refused {
         Misuse::NoSuchPage { .. } => Reason::NoSuchPage,
         // Nobody's is not the caller's either: a double free.
         Misuse::NotLent { .. } | Misuse::NotYours { .. } => Reason::NotYours,
+        // It is as little the caller's alone.
+        Misuse::Shared { .. } => Reason::NotYours,
         // Calls name no parcels.
         Misuse::NoSuchParcel { .. } | Misuse::ParcelElsewhere { .. } => Reason::NotYours,
         Misuse::Stale { .. } => Reason::Stale,

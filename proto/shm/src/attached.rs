@@ -181,6 +181,12 @@ impl Attached {
         Some((zone.start_pfn(), zone.start_pfn() + zone.nr_pages()))
     }
 
+    /// Where the bytes of a block can be read, and how many they are; maps them if it must.
+    pub(crate) fn to_read(&self, word: RawPage) -> Option<(usize, usize)> {
+        let zone = self.zones.iter().find(|of| of.index() == word.zone())?;
+        zone.to_read(word).ok()?
+    }
+
     /// Maps and unmaps sections if some have come or gone: movable pages can be moved only to
     /// where they can be reached.
     #[inline]

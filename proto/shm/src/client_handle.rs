@@ -16,8 +16,9 @@ use crate::parcel::Parcel;
 use crate::post::{ClaimError, HandOverError, Post, PostPlace};
 use crate::process;
 use crate::raw::{Class, RawPage};
+use crate::shared_page::SharedPage;
 use crate::thread_lane::{own_seat, take_seat};
-use crate::ticket::{Done, Ticket};
+use crate::ticket::{Done, Notice, Ticket};
 use crate::zone_bytes::ZoneBytes;
 
 /// What an attach has brought, to be entered into the process's table.
@@ -335,7 +336,9 @@ impl ClientHandle {
         let attached = &self.inner.attached;
         let post = attached.post().ok_or(ClaimError::Detached)?;
         let nr_before = list.len();
-        post.take_back(attached, ticket, list)?;
+        if let Some(word) = post.take_back(attached, ticket, list)? {
+            self.say(word);
+        }
         Ok(list.len() - nr_before)
     }
 
@@ -346,27 +349,66 @@ impl ClientHandle {
         post.is_some_and(|post| post.give_back(attached, ticket, pages))
     }
 
+    /// Seals a page: from now on it can only be read, by as many clients as it is shared with.
+    ///
+    /// # Errors
+    /// [`HandOverError`], with the page.
+    pub fn share(&self, page: Page) -> Result<SharedPage, (HandOverError, Page)> {
+        SharedPage::seal(self, page)
+    }
+
+    /// Claims a holding of a shared page.
+    ///
+    /// # Errors
+    /// [`ClaimError`]; nothing has changed.
+    pub fn claim_shared(&self, ticket: Ticket) -> Result<SharedPage, ClaimError> {
+        SharedPage::claim(self, ticket)
+    }
+
+    /// Claims a holding; the page word, and where the bytes can be read.
+    pub(crate) fn claim_holding(
+        &self,
+        ticket: Ticket,
+    ) -> Result<(RawPage, usize, usize), ClaimError> {
+        let attached = &self.inner.attached;
+        let post = attached.post().ok_or(ClaimError::Detached)?;
+        match self.own_lane() {
+            Some(lane) => post.claim_shared(attached, lane, ticket),
+            None => match self.served_slowly().lane() {
+                Ok(lane) => post.claim_shared(attached, lane, ticket),
+                Err(Miss::Detached) => Err(ClaimError::Detached),
+                Err(_) => Err(ClaimError::ReturnsFull),
+            },
+        }
+    }
+
+    /// Says something of a shared page, now or when there is room.
+    pub(crate) fn say(&self, word: RawPage) {
+        let attached = &self.inner.attached;
+        if let Some(post) = attached.post() {
+            post.say(attached, &|word| self.put_notice(word), word);
+        }
+    }
+
     /// Tells the daemon what has become of a parcel; false if there was no room to.
     pub(crate) fn tell(&self, ticket: Ticket, done: Done) -> bool {
+        self.put_notice(Notice { ticket, done }.to_word())
+    }
+
+    fn put_notice(&self, word: RawPage) -> bool {
         // A notice lies in `returns` like a block given back, so one more must have come.
         self.inner.attached.count_brought_by(1);
-        let is_told = self.try_tell(ticket, done);
+        let is_told = match self.own_lane() {
+            Some(lane) => Post::tell(lane, word),
+            None => {
+                let served = self.served_slowly();
+                served.lane().is_ok_and(|lane| Post::tell(lane, word))
+            }
+        };
         if !is_told {
             self.inner.attached.count_taken_away_by(1);
         }
         is_told
-    }
-
-    fn try_tell(&self, ticket: Ticket, done: Done) -> bool {
-        match self.own_lane() {
-            Some(lane) => Post::tell(lane, ticket, done),
-            None => {
-                let served = self.served_slowly();
-                served
-                    .lane()
-                    .is_ok_and(|lane| Post::tell(lane, ticket, done))
-            }
-        }
     }
 
     /// Counts blocks freed by one word, past the lanes.

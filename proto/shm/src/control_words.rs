@@ -77,6 +77,12 @@ impl ControlSegment {
         }
     }
 
+    /// Outbox slots, from the first on, that may hold a share of the client's, by its own word.
+    pub fn share_slots(&self) -> u32 {
+        // SYNC(control.shares): pairs with `note_share`.
+        self.header().share_slots.load(Acquire)
+    }
+
     /// How often the client found no outbox slot free, by its own word.
     pub fn nr_outbox_full(&self) -> u32 {
         self.header().nr_outbox_full.load(Relaxed)
@@ -155,6 +161,12 @@ impl ControlSegment {
     pub fn settled(&self, slot: u32) -> Option<u32> {
         // SYNC(control.settled): pairs with `publish_settled`.
         Some(self.settled_words().get(slot as usize)?.load(Acquire))
+    }
+
+    /// Says that an outbox slot is about to hold a share.
+    pub fn note_share(&self, slot: u32) {
+        // SYNC(control.shares): it is said before the share is offered.
+        self.header().share_slots.fetch_max(slot + 1, Release);
     }
 
     /// Says that no outbox slot was free; the caller rings.

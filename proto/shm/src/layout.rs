@@ -88,8 +88,12 @@ pub struct Header {
     pub(crate) waiters: AtomicU32,
     /// Client: how often it found no outbox slot free, so far: asks for parcels to be settled.
     pub(crate) nr_outbox_full: AtomicU32,
+    /// Client: its outbox slots below this one have held a share at one time.
+    pub(crate) share_slots: AtomicU32,
     #[cfg(not(loom))]
-    reserved4: [AtomicU64; 6 + 488],
+    reserved5: AtomicU32,
+    #[cfg(not(loom))]
+    reserved4: [AtomicU64; 5 + 488],
 }
 
 /// One lane: a ring of returns, and per class a ring of grants and a magazine.
@@ -270,6 +274,7 @@ mod laid_out {
     const _: () = assert!(offset_of!(Header, registered) == 132);
     const _: () = assert!(offset_of!(Header, waiters) == 136);
     const _: () = assert!(offset_of!(Header, nr_outbox_full) == 140);
+    const _: () = assert!(offset_of!(Header, share_slots) == 144);
 
     const _: () = assert!(size_of::<LaneClientLine>() == 64);
     const _: () = assert!(size_of::<LaneGateLine>() == 64);
@@ -341,6 +346,7 @@ pub(crate) mod built {
                 registered: word(),
                 waiters: word(),
                 nr_outbox_full: word(),
+                share_slots: word(),
             }
         }
     }

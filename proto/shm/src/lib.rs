@@ -69,6 +69,8 @@ pub mod post;
 #[cfg(not(loom))]
 pub mod process;
 #[cfg(not(loom))]
+pub mod shared_page;
+#[cfg(not(loom))]
 mod slot_pool;
 #[cfg(not(loom))]
 mod thread_lane;

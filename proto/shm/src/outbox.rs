@@ -6,7 +6,7 @@
 //!
 //! Shape: [`OUTBOX_SLOTS`] slots of 33 cache lines, each a head and up to [`PARCEL_MAX`] page
 //! words. A head of 0 offers nothing. From its lowest bit: 32 bits sequence, 16 bits number of
-//! blocks.
+//! blocks, 1 bit that says that it is a holding of a shared page (one block) and no parcel.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ pub use crate::ticket::OUTBOX_SLOTS;
 pub const PARCEL_MAX: usize = 256;
 
 const COUNT_SHIFT: u32 = 32;
+const SHARED: u64 = 1 << 48;
 
 /// One slot of an outbox.
 #[repr(C, align(64))]
@@ -46,6 +47,8 @@ pub struct ParcelHead {
     pub sequence: u32,
     /// Blocks in it, 1 to [`PARCEL_MAX`].
     pub nr_blocks: usize,
+    /// A holding of a shared page: one block, which stays where it is.
+    pub is_shared: bool,
 }
 
 impl OutboxSlot {
@@ -55,10 +58,21 @@ impl OutboxSlot {
     /// word's affair, whose release publishes what is written here.
     #[inline]
     pub fn sign(&self, sequence: u32, pages: &[RawPage]) {
+        self.sign_as(sequence, pages, 0);
+    }
+
+    /// Sender: signs for a holding of a shared page; as [`sign`](Self::sign) otherwise.
+    #[inline]
+    pub fn sign_shared(&self, sequence: u32, page: RawPage) {
+        self.sign_as(sequence, &[page], SHARED);
+    }
+
+    #[inline]
+    fn sign_as(&self, sequence: u32, pages: &[RawPage], kind: u64) {
         for (word, page) in self.words.iter().zip(pages) {
             word.store(page.bits(), Relaxed);
         }
-        let head = (pages.len() as u64) << COUNT_SHIFT | u64::from(sequence);
+        let head = kind | (pages.len() as u64) << COUNT_SHIFT | u64::from(sequence);
         // SYNC(outbox.head): who sees the head sees the words before it.
         self.head.store(head, Release);
     }
@@ -74,11 +88,14 @@ impl OutboxSlot {
     pub fn head(&self) -> Option<ParcelHead> {
         // SYNC(outbox.head): pairs with `sign`.
         let head = self.head.load(Acquire);
-        let nr_blocks = usize::try_from(head >> COUNT_SHIFT).ok()?;
+        let is_shared = head & SHARED != 0;
+        let nr_blocks = usize::try_from((head & !SHARED) >> COUNT_SHIFT).ok()?;
         let [a, b, c, d, ..] = head.to_le_bytes();
-        (1..=PARCEL_MAX).contains(&nr_blocks).then_some(ParcelHead {
+        let most = if is_shared { 1 } else { PARCEL_MAX };
+        (1..=most).contains(&nr_blocks).then_some(ParcelHead {
             sequence: u32::from_le_bytes([a, b, c, d]),
             nr_blocks,
+            is_shared,
         })
     }
 
@@ -162,6 +179,9 @@ mod tests {
         assert!(slot.words(256).eq(pages.iter().copied()));
         slot.clear();
         assert_eq!(slot.head(), None);
+        slot.sign_shared(7, pages[0]);
+        let head = slot.head().unwrap();
+        assert!(head.is_shared && (head.sequence, head.nr_blocks) == (7, 1));
         assert!(outbox.slot(512).is_none());
     }
 
@@ -169,7 +189,7 @@ mod tests {
     fn absurd_heads_offer_nothing() {
         let outbox = Outbox::heap().unwrap();
         let slot = outbox.slot(0).unwrap();
-        for count in [0, 257, u64::from(u32::MAX)] {
+        for count in [0, 257, 1 << 16, 2 | 1 << 16, 1 << 17, u64::from(u32::MAX)] {
             slot.head.store(count << 32 | 7, Relaxed);
             assert_eq!(slot.head(), None);
         }

@@ -2,23 +2,24 @@
 //!
 //! A parcel is signed for in the sender's [`outbox`](crate::outbox) and offered by its
 //! [`transit`](crate::transit) word; whoever swaps that word first has it. No call to the daemon
-//! lies on the way, and nobody waits. The daemon hears of it by a [`Notice`] in a lane's returns
+//! lies on the way, and nobody waits. The daemon hears of it by a [`Notice`](crate::ticket::Notice) in a lane's returns
 //! ring, or finds it by the transit word when a process has died before it could say.
 
 use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
 
 use crate::attached::Attached;
 use crate::control::ControlSegment;
 use crate::lane_client::LaneClient;
-use crate::outbox::{Outbox, OutboxSlot, PARCEL_MAX};
+use crate::outbox::{Outbox, OutboxSlot, PARCEL_MAX, ParcelHead};
 use crate::page::{Page, words_of_pages};
 use crate::peers::Peers;
 use crate::raw::{NR_ZONES, RawPage};
-use crate::slot_pool::SlotPool;
+use crate::slot_pool::{FreeSlot, SlotPool};
 use crate::step::reached as step;
 use crate::sync::Relaxed;
-use crate::ticket::{Done, Notice, Ticket, TicketParts};
-use crate::transit::{Taker, Transit, TransitTable};
+use crate::ticket::{Holds, ShareWord, Ticket, TicketParts};
+use crate::transit::{Taker, Transit, TransitTable, TransitWord};
 use core::sync::atomic::AtomicU64;
 
 /// How a peer's outbox is come by: a question to the daemon, which takes a round trip.
@@ -51,6 +52,8 @@ pub(crate) struct Post {
     fetch: FetchOutbox,
     /// Pages claimed so far and not given back, modulo 2^64.
     nr_claimed: AtomicU64,
+    /// What is to be said of shared pages, and there was no room to.
+    unsaid: Mutex<Vec<RawPage>>,
 }
 
 /// Why pages were not handed over; they are the caller's still.
@@ -80,6 +83,9 @@ pub enum HandOverError {
     /// The client is gone, shut out, or was made by a daemon without outboxes.
     #[error("the client is detached")]
     Detached,
+    /// A page that is shared can only be read, and there is no map left for that.
+    #[error("the page cannot be mapped once more, to be read only")]
+    NoMapToRead,
     /// This is a forked child.
     #[error("a forked child has no pages")]
     Forked,
@@ -114,6 +120,15 @@ pub enum ClaimError {
         /// The zone's index.
         zone: u32,
     },
+    /// It is of a shared page, which is claimed by `claim_shared`; or it is not, and was to be.
+    #[error("the ticket is of {}", if *.is_shared { "a shared page" } else { "a parcel, not of a shared page" })]
+    OtherKind {
+        /// What it is.
+        is_shared: bool,
+    },
+    /// Who holds a shared page already has as many of it as it likes by cloning it.
+    #[error("the ticket of the shared page is this client's own")]
+    Own,
     /// What the sender has signed for cannot be used.
     #[error("the sender has signed for what is no parcel")]
     Malformed,
@@ -165,12 +180,33 @@ impl Post {
             section_order: place.section_order,
             fetch: place.fetch,
             nr_claimed: AtomicU64::new(0),
+            unsaid: Mutex::default(),
         }
     }
 
     /// Offers pages, which are no longer the caller's to touch if it succeeds.
     pub fn hand_over(&self, attached: &Attached, pages: &[Page]) -> Result<Ticket, HandOverError> {
         let words = RawPage::of_bits(words_of_pages(pages));
+        let sign = |slot: &OutboxSlot, free: FreeSlot| slot.sign(free.sequence, words);
+        let ticket = self.offer(attached, words, &sign)?;
+        attached.count_taken_away_by(pages.len());
+        Ok(ticket)
+    }
+
+    /// Offers a holding of a page that this client holds, to be read.
+    pub fn share(&self, attached: &Attached, page: RawPage) -> Result<Ticket, HandOverError> {
+        self.offer(attached, &[page], &|slot, free| {
+            attached.control().note_share(free.slot);
+            slot.sign_shared(free.sequence, page);
+        })
+    }
+
+    fn offer(
+        &self,
+        attached: &Attached,
+        words: &[RawPage],
+        sign: &dyn Fn(&OutboxSlot, FreeSlot),
+    ) -> Result<Ticket, HandOverError> {
         let zone = self.check_outgoing(attached, words)?;
         let transits = self.transits[zone as usize].as_ref();
         let transits = transits.ok_or(HandOverError::Detached)?;
@@ -191,11 +227,10 @@ impl Post {
             return Err(HandOverError::Detached);
         };
         self.slots.goes_out(free);
-        slot.sign(free.sequence, words);
+        sign(slot, free);
         step("hand_over.signed");
         transit.offer(free.sequence);
         step("hand_over.offered");
-        attached.count_taken_away_by(pages.len());
         Ok(ticket)
     }
 
@@ -236,20 +271,14 @@ impl Post {
             self.take_back(attached, ticket, list)?;
             return Ok(Claimed { untold: false });
         }
-        if attached.control().closed() != 0 {
-            return Err(ClaimError::Detached);
-        }
-        let transits = self.transits[parts.zone as usize].as_ref();
-        let transits = transits.ok_or(ClaimError::WrongZone { zone: parts.zone })?;
-        let transit = transits.word(parts.client, parts.slot);
-        let transit = transit.ok_or(ClaimError::NoSuchParcel)?;
-        refusal(transit.look(parts.sequence))?;
-        if !lane.has_room_for_notice() {
-            attached.ring();
-            return Err(ClaimError::ReturnsFull);
-        }
+        let transit = self.incoming(attached, lane, parts)?;
         let nr_before = list.len();
-        let copied = self.copy(attached, parts, list);
+        let copied = self.copy(parts, &mut |slot, head| {
+            if head.is_shared {
+                return Err(ClaimError::OtherKind { is_shared: true });
+            }
+            self.copy_words(attached, parts.zone, slot, head.nr_blocks, list)
+        });
         let taken = copied.and_then(|nr_pages| {
             self.charge(attached.control(), nr_pages)?;
             step("claim.copied");
@@ -268,20 +297,70 @@ impl Post {
         Ok(Claimed { untold: true })
     }
 
-    /// Copies what the sender has signed for, checked, as pages that are not this client's yet;
-    /// returns how many pages of order 0 they are.
-    fn copy(
+    /// Takes a holding of a shared page that nobody has; returns the page word, and where the
+    /// bytes can be read.
+    pub fn claim_shared(
         &self,
         attached: &Attached,
+        lane: &LaneClient<'_>,
+        ticket: Ticket,
+    ) -> Result<(RawPage, usize, usize), ClaimError> {
+        let parts = ticket.parts();
+        if parts.client == self.me.slot {
+            return Err(ClaimError::Own);
+        }
+        let transit = self.incoming(attached, lane, parts)?;
+        let (word, (address, len)) = self.copy(parts, &mut |slot, head| {
+            if !head.is_shared {
+                return Err(ClaimError::OtherKind { is_shared: false });
+            }
+            let span = attached.zone_span(parts.zone);
+            let span = span.ok_or(ClaimError::WrongZone { zone: parts.zone })?;
+            let word = slot.word(0);
+            self.check_incoming(&mut self.mapped(attached), span, parts.zone, word)?;
+            let bytes = attached.to_read(word).ok_or(ClaimError::NotMapped)?;
+            Ok((word.with_client(attached.index()), bytes))
+        })?;
+        step("claim.copied");
+        let taken = transit.take(parts.sequence, self.me);
+        taken.map_err(|found| refusal(found).err().unwrap_or(ClaimError::NoSuchParcel))?;
+        step("claim.taken");
+        Ok((word, address, len))
+    }
+
+    /// The transit word of a parcel that is to be claimed, if it looks as if it could be.
+    fn incoming(
+        &self,
+        attached: &Attached,
+        lane: &LaneClient<'_>,
         parts: TicketParts,
-        list: &mut Vec<Page>,
-    ) -> Result<u64, ClaimError> {
+    ) -> Result<TransitWord<'_>, ClaimError> {
+        if attached.control().closed() != 0 {
+            return Err(ClaimError::Detached);
+        }
+        let transits = self.transits[parts.zone as usize].as_ref();
+        let transits = transits.ok_or(ClaimError::WrongZone { zone: parts.zone })?;
+        let transit = transits.word(parts.client, parts.slot);
+        let transit = transit.ok_or(ClaimError::NoSuchParcel)?;
+        refusal(transit.look(parts.sequence))?;
+        if !lane.has_room_for_notice() {
+            attached.ring();
+            return Err(ClaimError::ReturnsFull);
+        }
+        Ok(transit)
+    }
+
+    /// What `read` makes of what the sender has signed for.
+    fn copy<T>(
+        &self,
+        parts: TicketParts,
+        read: &mut dyn FnMut(&OutboxSlot, ParcelHead) -> Result<T, ClaimError>,
+    ) -> Result<T, ClaimError> {
         for may_fetch in [true, false] {
             let copied = self.peers.read(parts.client, |outbox| {
                 let slot = outbox.slot(parts.slot)?;
                 let head = slot.head()?;
-                (head.sequence == parts.sequence)
-                    .then(|| self.copy_words(attached, parts.zone, slot, head.nr_blocks, list))
+                (head.sequence == parts.sequence).then(|| read(slot, head))
             });
             match copied.flatten() {
                 Some(answer) => return answer,
@@ -298,6 +377,8 @@ impl Post {
         Err(ClaimError::Malformed)
     }
 
+    /// Copies what the sender has signed for, checked, as pages that are not this client's yet;
+    /// returns how many pages of order 0 they are.
     fn copy_words(
         &self,
         attached: &Attached,
@@ -306,36 +387,15 @@ impl Post {
         nr_blocks: usize,
         list: &mut Vec<Page>,
     ) -> Result<u64, ClaimError> {
-        let (start, end) = attached
+        let span = attached
             .zone_span(zone)
             .ok_or(ClaimError::WrongZone { zone })?;
-        let control = attached.control();
         let nr_before = list.len();
-        let mut mapped = Mapped {
-            control,
-            section_order: self.section_order,
-            last: u64::MAX,
-        };
+        let mut mapped = self.mapped(attached);
         let mut nr_pages = 0;
         list.reserve(nr_blocks);
         let mut take = |word: RawPage| {
-            let (first, pages) = (u64::from(word.pfn()), 1_u64 << word.order());
-            let is_whole = word.migratetype().is_some()
-                && word.zone() == zone
-                && first & (pages - 1) == 0
-                && start <= first
-                && first + pages <= end;
-            if !is_whole {
-                return Err(ClaimError::Malformed);
-            }
-            if !mapped.covers(first, pages) {
-                // Once: what came a moment ago is mapped by this.
-                attached.follow_sections();
-                if !mapped.covers(first, pages) {
-                    return Err(ClaimError::NotMapped);
-                }
-            }
-            nr_pages += pages;
+            nr_pages += self.check_incoming(&mut mapped, span, zone, word)?;
             let word = word.handed_on(attached.index()).non_zero();
             list.push(Page::of_word(word.ok_or(ClaimError::Malformed)?));
             Ok(())
@@ -346,6 +406,42 @@ impl Post {
             return Err(why);
         }
         Ok(nr_pages)
+    }
+
+    fn mapped<'a>(&self, attached: &'a Attached) -> Mapped<'a> {
+        Mapped {
+            attached,
+            section_order: self.section_order,
+            last: u64::MAX,
+        }
+    }
+
+    /// Whether a word that came is a block of the zone, and mapped; returns its pages.
+    #[inline]
+    fn check_incoming(
+        &self,
+        mapped: &mut Mapped<'_>,
+        (start, end): (u64, u64),
+        zone: u32,
+        word: RawPage,
+    ) -> Result<u64, ClaimError> {
+        let (first, pages) = (u64::from(word.pfn()), 1_u64 << word.order());
+        let is_whole = word.migratetype().is_some()
+            && word.zone() == zone
+            && first & (pages - 1) == 0
+            && start <= first
+            && first + pages <= end;
+        if !is_whole {
+            return Err(ClaimError::Malformed);
+        }
+        if !mapped.covers(first, pages) {
+            // Once: what came a moment ago is mapped by this.
+            mapped.attached.follow_sections();
+            if !mapped.covers(first, pages) {
+                return Err(ClaimError::NotMapped);
+            }
+        }
+        Ok(pages)
     }
 
     /// Counts pages against the allowance, if they fit.
@@ -368,13 +464,14 @@ impl Post {
         Ok(())
     }
 
-    /// Takes a parcel of this client's own back, if nobody has it or it was given back.
+    /// Takes a parcel of this client's own back, if nobody has it or it was given back; of a
+    /// holding of a shared page, nothing comes but the word that the daemon is to be told.
     pub fn take_back(
         &self,
         attached: &Attached,
         ticket: Ticket,
         list: &mut Vec<Page>,
-    ) -> Result<(), ClaimError> {
+    ) -> Result<Option<RawPage>, ClaimError> {
         let parts = ticket.parts();
         let transits = self.transits[parts.zone as usize].as_ref();
         let transit = transits.and_then(|transits| transits.word(parts.client, parts.slot));
@@ -395,14 +492,25 @@ impl Post {
         .map_err(|found| refusal(found).err().unwrap_or(ClaimError::NoSuchParcel))?;
         step("take_back.withdrawn");
         // This client's own words, which nobody else can write.
-        let nr_blocks = slot.head().map_or(0, |head| head.nr_blocks);
+        let head = slot.head();
+        let shared = head.filter(|head| head.is_shared).map(|_| slot.word(0));
+        let nr_blocks = head.map_or(0, |head| head.nr_blocks * usize::from(!head.is_shared));
         let words = slot.words(nr_blocks).filter_map(RawPage::non_zero);
         list.extend(words.map(Page::of_word));
         slot.clear();
         step("take_back.cleared");
         self.slots.comes_back(parts.slot, parts.sequence);
         attached.count_brought_by(nr_blocks);
-        Ok(())
+        Ok(shared.map(|page| {
+            let (pfn, generation) = (page.pfn(), page.generation());
+            let says = Holds::Recalled;
+            ShareWord {
+                pfn,
+                generation,
+                says,
+            }
+            .to_word()
+        }))
     }
 
     /// Gives a parcel back to its sender, whole and untold; false if the daemon has made it this
@@ -421,10 +529,22 @@ impl Post {
         is_given
     }
 
+    /// Says something of shared pages, after what could not be said before; `word` is kept for the
+    /// next time if there is no room, and for nobody if this process ends: its holdings end then.
+    pub fn say(&self, attached: &Attached, put: &dyn Fn(RawPage) -> bool, word: RawPage) {
+        let mut unsaid = self.unsaid.lock().unwrap_or_else(PoisonError::into_inner);
+        unsaid.push(word);
+        let nr_said = unsaid.iter().take_while(|&&word| put(word)).count();
+        unsaid.drain(..nr_said);
+        if !unsaid.is_empty() {
+            attached.ring();
+        }
+    }
+
     /// Tells the daemon what has become of a parcel; false if there was no room to. Then it finds
     /// the parcel by its transit word, when it meets one of the pages.
-    pub fn tell(lane: &LaneClient<'_>, ticket: Ticket, done: Done) -> bool {
-        let is_told = lane.put_notice(Notice { ticket, done }.to_word());
+    pub fn tell(lane: &LaneClient<'_>, notice: RawPage) -> bool {
+        let is_told = lane.put_notice(notice);
         step("notice.told");
         is_told
     }
@@ -438,7 +558,7 @@ impl core::fmt::Debug for Post {
 
 /// Which sections were found mapped; the last one is not asked for again.
 struct Mapped<'a> {
-    control: &'a ControlSegment,
+    attached: &'a Attached,
     section_order: u32,
     last: u64,
 }
@@ -449,7 +569,8 @@ impl Mapped<'_> {
         sections.into_iter().all(|section| {
             section == self.last || {
                 let id = u32::try_from(section).unwrap_or(u32::MAX);
-                let is_mapped = self.control.is_mapped(id, self.control.announced(id));
+                let control = self.attached.control();
+                let is_mapped = control.is_mapped(id, control.announced(id));
                 if is_mapped {
                     self.last = section;
                 }

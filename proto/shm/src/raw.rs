@@ -181,6 +181,23 @@ impl RawPage {
         })
     }
 
+    /// A word that names a block by what no holder can change, whoever it is.
+    ///
+    /// # Panics
+    /// If the order is above [`ORDER_MAX`].
+    #[must_use]
+    pub const fn of_block(pfn: u32, order: u32, generation: u32) -> RawPage {
+        let parts = PageParts {
+            pfn,
+            order,
+            migratetype: RawMigratetype::Unmovable,
+            zone: 0,
+            client: 0,
+            generation,
+        };
+        parts.pack().expect("an order of four bits")
+    }
+
     /// The same word for a client at another index of its process.
     #[must_use]
     pub const fn with_client(self, client: u32) -> RawPage {

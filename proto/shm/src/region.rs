@@ -293,6 +293,16 @@ impl Region {
         Mapping::of_fd(self.fd.as_fd(), len_bytes)
     }
 
+    /// The same file once more.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn duplicate(&self) -> Result<Region, Errno> {
+        let fd = self.fd.try_clone();
+        let fd = fd.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))?;
+        Ok(Region { fd, ..*self })
+    }
+
     /// The descriptor itself, to be put into a store.
     pub fn into_fd(self) -> OwnedFd {
         self.fd

@@ -19,7 +19,7 @@ use crate::words::Words;
 const MAGIC: u64 = u64::from_le_bytes(*b"HPSTATE1");
 
 /// Version of the shape above and of what the areas mean: one that reads another must not guess.
-pub const STATE_VERSION: u64 = 1;
+pub const STATE_VERSION: u64 = 2;
 
 /// The longest snapshot, in bytes.
 pub const MAX_SNAPSHOT_BYTES: usize = 16 << 20;
@@ -318,8 +318,8 @@ mod tests {
         ));
         let (_, words) = segment();
         let set = |at: usize, value: u64| words.cells()[at].swap(value, Relaxed);
-        let before = set(1, 2);
-        assert_eq!(adopt(&words), Err(StateError::Version { theirs: 2 }));
+        let before = set(1, 3);
+        assert_eq!(adopt(&words), Err(StateError::Version { theirs: 3 }));
         set(1, before);
         set(2, 33);
         assert_eq!(adopt(&words), Err(StateError::Areas { nr_areas: 33 }));

@@ -38,6 +38,11 @@ const CLIENT_SHIFT: u32 = 48;
 
 const KEPT: u64 = 0;
 const FREED: u64 = 1;
+const LET_GO: u64 = 2;
+const RECALLED: u64 = 3;
+
+/// The low half of a generation, in the place of a slot's; the high half in that of a client's.
+const GENERATION_LOW: u32 = 4;
 
 /// The name of a parcel on its way.
 ///
@@ -182,6 +187,63 @@ impl Notice {
     }
 }
 
+/// What a client says of a page that it has sealed, to be read by several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// It holds the page no longer itself. Others may, and what it has offered stays offered.
+    LetGo,
+    /// It has taken back a holding that it had offered, and perhaps nobody holds the page now.
+    Recalled,
+}
+
+/// A word of a returns ring that speaks of a shared page. As a notice it has no migratetype; its
+/// generation lies where a ticket has the client and part of the slot, its pfn where the sequence is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShareWord {
+    /// The page's head.
+    pub pfn: u32,
+    /// Of 20 bits, as in the page word.
+    pub generation: u32,
+    /// What is said of it.
+    pub says: Holds,
+}
+
+impl ShareWord {
+    /// The word for the returns ring.
+    pub const fn to_word(self) -> RawPage {
+        let kind = match self.says {
+            Holds::LetGo => LET_GO,
+            Holds::Recalled => RECALLED,
+        };
+        let low = self.generation as u64 & ((1 << GENERATION_LOW) - 1);
+        let high = self.generation as u64 >> GENERATION_LOW & 0xffff;
+        RawPage::from_bits(
+            self.pfn as u64 | low << LOW_SHIFT | kind << KIND_SHIFT | high << CLIENT_SHIFT,
+        )
+    }
+
+    /// What a word of a returns ring says of a shared page, if it is such a word.
+    pub const fn of_word(word: RawPage) -> Option<ShareWord> {
+        const UNUSED: u64 = 0xff << ZONE_SHIFT | MIGRATETYPE_MASK;
+        let bits = word.bits();
+        let says = match (bits & KIND_MASK) >> KIND_SHIFT {
+            LET_GO => Holds::LetGo,
+            RECALLED => Holds::Recalled,
+            _ => return None,
+        };
+        if bits & UNUSED != 0 {
+            return None;
+        }
+        let low = low32(bits >> LOW_SHIFT) & ((1 << GENERATION_LOW) - 1);
+        let high = low32(bits >> CLIENT_SHIFT);
+        Some(ShareWord {
+            pfn: low32(bits),
+            generation: low | high << GENERATION_LOW,
+            says,
+        })
+    }
+}
+
 #[expect(
     clippy::cast_possible_truncation,
     reason = "cutting off is what it is for"
@@ -221,12 +283,24 @@ mod tests {
         }
 
         #[test]
+        fn a_word_of_a_shared_page_says_all_again(pfn: u32, generation in 0u32..1 << 20) {
+            for says in [Holds::LetGo, Holds::Recalled] {
+                let share = ShareWord { pfn, generation, says };
+                prop_assert_eq!(ShareWord::of_word(share.to_word()), Some(share));
+            }
+        }
+
+        #[test]
         fn any_bits_can_be_looked_at(bits: u64) {
             if let Some(ticket) = Ticket::from_bits(bits) {
                 prop_assert_eq!(ticket.parts().pack(), Some(ticket));
                 let _ = format!("{ticket:?}");
             }
             let word = RawPage::from_bits(bits);
+            if let Some(share) = ShareWord::of_word(word) {
+                prop_assert_eq!(share.to_word(), word);
+                prop_assert!(word.parts().is_none() && Notice::of_word(word).is_none());
+            }
             if let Some(notice) = Notice::of_word(word) {
                 prop_assert_eq!(notice.to_word(), word);
                 prop_assert!(word.parts().is_none());

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use crate::mapping::Mapping;
-use crate::zone_map::ZoneMap;
+use crate::raw::RawPage;
+use crate::zone_map::{ZoneMap, ZoneMapError};
 
 /// The bytes of one zone of one client.
 ///
 /// # Invariants
 /// The addresses from that of `start_pfn` on, for `nr_pages` pages, belong to `keep` as long as it
 /// lives; no reference to bytes there is made but by [`Page`](crate::page::Page), and their
-/// provenance is exposed.
+/// provenance is exposed. The same holds of the second map that is only read, and of
+/// [`SharedPage`](crate::shared_page::SharedPage).
 #[derive(Clone)]
 pub struct ZoneBytes {
     index: u32,
@@ -18,7 +20,14 @@ pub struct ZoneBytes {
     nr_pages: u64,
     page_shift: u32,
     pfn_zero_address: usize,
-    _keep: Arc<dyn Send + Sync>,
+    keep: Keep,
+}
+
+/// What the addresses belong to.
+#[derive(Clone)]
+enum Keep {
+    Plain { _mapping: Arc<Mapping> },
+    Sections(Arc<ZoneMap>),
 }
 
 impl ZoneBytes {
@@ -42,7 +51,9 @@ impl ZoneBytes {
             nr_pages: mapping.len_bytes() as u64 >> page_shift,
             page_shift,
             pfn_zero_address: address.wrapping_sub(start),
-            _keep: Arc::new(mapping),
+            keep: Keep::Plain {
+                _mapping: Arc::new(mapping),
+            },
         })
     }
 
@@ -56,7 +67,7 @@ impl ZoneBytes {
             nr_pages: extent.span_pages,
             page_shift: u32::from(extent.page_shift),
             pfn_zero_address: map.pfn_zero_address(),
-            _keep: map,
+            keep: Keep::Sections(map),
         }
     }
 
@@ -78,6 +89,34 @@ impl ZoneBytes {
 
     pub(crate) fn pfn_zero_address(&self) -> usize {
         self.pfn_zero_address
+    }
+
+    /// Address and length of a block where it can be read only; none outside the zone.
+    pub(crate) fn to_read(&self, raw: RawPage) -> Result<Option<(usize, usize)>, ZoneMapError> {
+        let (pfn, nr_pages) = (u64::from(raw.pfn()), 1_u64 << raw.order());
+        let end = self.start_pfn + self.nr_pages;
+        if pfn < self.start_pfn || pfn + nr_pages > end {
+            return Ok(None);
+        }
+        let zero = match &self.keep {
+            Keep::Plain { .. } => self.pfn_zero_address,
+            Keep::Sections(map) => {
+                let offset = pfn - self.start_pfn;
+                let index = |page: u64| {
+                    usize::try_from(page >> map.extent().section_order).unwrap_or(usize::MAX)
+                };
+                let mut zero = map.map_to_read(index(offset))?;
+                for section in index(offset) + 1..=index(offset + nr_pages - 1) {
+                    zero = map.map_to_read(section)?;
+                }
+                zero
+            }
+        };
+        let bytes = |pages: u64| usize::try_from(pages << self.page_shift).ok();
+        let (Some(offset), Some(len)) = (bytes(pfn), bytes(nr_pages)) else {
+            return Ok(None);
+        };
+        Ok(Some((zero.wrapping_add(offset), len)))
     }
 }
 

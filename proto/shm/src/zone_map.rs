@@ -6,7 +6,7 @@
 //! multiple of the huge page.
 
 use std::os::fd::AsFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use nix::errno::Errno;
 
@@ -67,6 +67,8 @@ pub struct ZoneMap {
     section_bytes: usize,
     /// Which sections are mapped, by index in the zone.
     mapped: Mutex<Vec<bool>>,
+    /// The zone once more, for pages that are shared: who holds one of those can only read it.
+    to_read: OnceLock<Box<ZoneMap>>,
 }
 
 impl ZoneMap {
@@ -91,7 +93,34 @@ impl ZoneMap {
             extent,
             section_bytes,
             mapped: Mutex::new(vec![false; span_bytes / section_bytes]),
+            to_read: OnceLock::new(),
         })
+    }
+
+    /// Maps the section with `index` once more, elsewhere, to be read only; returns where pfn 0
+    /// would lie in that map. It goes when the section is unmapped.
+    ///
+    /// # Errors
+    /// [`ZoneMapError`].
+    pub fn map_to_read(&self, index: usize) -> Result<usize, ZoneMapError> {
+        if self.to_read.get().is_none() {
+            let duplicate = self.region.duplicate();
+            let region = duplicate.map_err(|errno| ZoneMapError::System {
+                len_bytes: self.span.len_bytes(),
+                errno,
+            })?;
+            let extent = ZoneExtent {
+                writable: false,
+                ..self.extent
+            };
+            // Another thread's is as good.
+            let _ = self
+                .to_read
+                .set(Box::new(ZoneMap::reserve(region, extent)?));
+        }
+        let to_read = self.to_read.get().expect("it has just been set");
+        to_read.map_section(index)?;
+        Ok(to_read.pfn_zero_address())
     }
 
     /// Maps the section with `index`, counted from the zone's first. Mapping it again does nothing.
@@ -131,6 +160,9 @@ impl ZoneMap {
     /// # Errors
     /// [`ZoneMapError`]; the section is still mapped then.
     pub fn unmap_section(&self, index: usize) -> Result<(), ZoneMapError> {
+        if let Some(to_read) = self.to_read.get() {
+            to_read.unmap_section(index)?;
+        }
         self.change(index, false, || {
             self.span
                 .clear(index * self.section_bytes, self.section_bytes)

@@ -6,7 +6,7 @@
 use hugepool_mm::{Migratetype, Pfn};
 use hugepool_shm::raw::{RawPage, next_generation};
 
-use super::{Headed, Owners, place_of};
+use super::{Headed, Owners, Taken, place_of};
 use crate::cell::{Cell, Lent};
 use crate::id::ClientId;
 use crate::misuse::Misuse;
@@ -60,6 +60,34 @@ impl Owners {
             }
             owners.tally.sub(from, place, pages);
         });
+    }
+
+    /// Marks a block as held by several, of whom its owner is one.
+    pub fn seal(&self, pfn: Pfn) {
+        if let Cell::Lent(lent) = self.cell(pfn) {
+            let is_shared = true;
+            self.store(pfn, Lent { is_shared, ..lent }.encode());
+        }
+    }
+
+    /// Makes another holder the owner of a shared block; its generation stays.
+    pub fn pass_shared(&mut self, pfn: Pfn, to: ClientId, now_ms: u64) {
+        if let Cell::Lent(lent) = self.cell(pfn)
+            && lent.is_shared
+        {
+            self.store(pfn, Lent { client: to, ..lent }.encode());
+            let (place, pages) = (self.place(pfn), lent.order.nr_pages());
+            self.tally.sub(lent.client, place, pages);
+            self.tally.add(to, place, pages, now_ms);
+        }
+    }
+
+    /// Takes home a shared block that nobody holds any more.
+    pub fn take_shared(&mut self, pfn: Pfn) -> Option<Taken> {
+        match self.cell(pfn) {
+            Cell::Lent(lent) if lent.is_shared => Some(self.bring_home(pfn, lent)),
+            _ => None,
+        }
     }
 
     /// Shows `act` the blocks of the words that are right, pageblock by pageblock.

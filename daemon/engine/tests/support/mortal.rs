@@ -10,7 +10,9 @@ use hugepool_engine::{
     ClientId, Defaults, Effect, Engine, Recovered, Saved, SavedClient, Survivor,
 };
 use hugepool_shm::control::ControlSegment;
+use hugepool_shm::outbox::Outbox;
 use hugepool_shm::step;
+use hugepool_shm::transit::TransitTable;
 
 use crate::support::{Rig, Tenant, copy_bytes};
 
@@ -42,6 +44,10 @@ pub struct Mortal {
     pub saved: Saved,
     /// Segments of all that ever attached.
     pub segments: BTreeMap<ClientId, ControlSegment>,
+    /// Outboxes of those that have one.
+    pub outboxes: BTreeMap<ClientId, Outbox>,
+    /// The transit words of the zones.
+    pub transits: Vec<TransitTable>,
     /// Steps until the daemon dies; 0: it lives.
     pub fuse: u32,
     pub nr_deaths: u32,
@@ -54,6 +60,8 @@ impl Mortal {
             saved: rig.engine.save(),
             rig,
             segments: BTreeMap::new(),
+            outboxes: BTreeMap::new(),
+            transits: Vec::new(),
             fuse: 0,
             nr_deaths: 0,
             last: Recovered::default(),
@@ -119,12 +127,12 @@ impl Mortal {
             let survivors = saved.clients().iter().filter(lives).map(|client| Survivor {
                 client: client.id(),
                 segment: self.segments[&client.id()].clone(),
-                outbox: None,
+                outbox: self.outboxes.get(&client.id()).cloned(),
                 is_lost: false,
             });
             let survivors: Vec<Survivor> = survivors.collect();
             let (state, now) = (self.rig.state.clone(), self.rig.now);
-            let outside = &mut self.rig.outside;
+            let (transits, outside) = (self.transits.clone(), &mut self.rig.outside);
             let (fuse, hook) = burn(self.fuse);
             let result = catch_unwind(AssertUnwindSafe(|| {
                 step::with_hook(hook, || {
@@ -133,7 +141,7 @@ impl Mortal {
                         Defaults::default(),
                         state,
                         survivors,
-                        Vec::new(),
+                        transits,
                         now,
                         outside,
                     )

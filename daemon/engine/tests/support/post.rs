@@ -8,7 +8,7 @@ use hugepool_mm::ZoneId;
 use hugepool_shm::outbox::Outbox;
 use hugepool_shm::raw::RawPage;
 use hugepool_shm::scribble::LaneWord;
-use hugepool_shm::ticket::{Done, Notice, Ticket, TicketParts};
+use hugepool_shm::ticket::{Done, Holds, Notice, ShareWord, Ticket, TicketParts};
 use hugepool_shm::transit::{Taker, Transit, TransitTable, TransitWord};
 
 use crate::support::{Rig, Tenant};
@@ -81,10 +81,36 @@ impl Poster {
 
     /// The first half of it.
     pub fn sign(&mut self, slot: u32, pages: &[RawPage]) -> Ticket {
+        let ticket = self.next_ticket(slot);
+        let sequence = ticket.parts().sequence;
+        self.outbox.slot(slot).unwrap().sign(sequence, pages);
+        ticket
+    }
+
+    /// Offers a holding of a page, to be shared.
+    pub fn share(&mut self, slot: u32, page: RawPage) -> Ticket {
+        let ticket = self.next_ticket(slot);
+        let sequence = ticket.parts().sequence;
+        self.tenant.segment.note_share(slot);
+        self.outbox.slot(slot).unwrap().sign_shared(sequence, page);
+        self.word(ticket).offer(sequence);
+        ticket
+    }
+
+    /// Says something of a shared page.
+    pub fn say(&self, lane: u32, page: RawPage, says: Holds) {
+        let said = ShareWord {
+            pfn: page.pfn(),
+            generation: page.generation(),
+            says,
+        };
+        self.put_home(lane, &[said.to_word()]);
+    }
+
+    fn next_ticket(&mut self, slot: u32) -> Ticket {
         let next = &mut self.next[slot as usize];
         let sequence = *next;
         *next += 1;
-        self.outbox.slot(slot).unwrap().sign(sequence, pages);
         let parts = TicketParts {
             client: self.id().slot,
             zone: 0,
