@@ -403,7 +403,7 @@ impl Inner {
                 .for_each(&mut *take);
         }
         if !strays.is_empty() {
-            self.remote.free_bulk(strays);
+            self.remote.free_bulk(strays, self.deadline);
         }
     }
 }

@@ -206,23 +206,38 @@ impl Remote {
         Lent::nothing(why)
     }
 
-    /// Gives blocks back that this process cannot use. One that is refused was not ours, and one
-    /// that does not arrive is the daemon's to find when the client ends.
-    pub(crate) fn free_bulk(&self, runs: Vec<Run>) {
+    /// Gives blocks back that this process cannot use, to the next daemon if this one goes away
+    /// within `patience`. One that is refused was not ours, and one that does not arrive is the
+    /// daemon's to find when the client ends.
+    pub(crate) fn free_bulk(&self, runs: Vec<Run>, patience: Duration) {
         let Some(dialled) = self.dialled() else {
             return;
         };
         let header = self.calls().begin();
-        let mut request = Request::new(FreeBulkRequest {
+        let message = FreeBulkRequest {
             request_id: header.id,
             acknowledged: header.acknowledged,
             runs,
-        });
-        request
-            .metadata_mut()
-            .insert(SESSION_KEY, self.token.clone());
-        let mut pages = dialled.pages.clone();
-        let call = async { tokio::time::timeout(GRACE, pages.free_bulk(request)).await };
+        };
+        let call = async {
+            let mut pages = dialled.pages.clone();
+            let mut pause = Duration::ZERO;
+            loop {
+                let mut request = Request::new(message.clone());
+                let token = self.token.clone();
+                request.metadata_mut().insert(SESSION_KEY, token);
+                match pages.free_bulk(request).await {
+                    // As in `ask`.
+                    Err(status) if is_lost(&status) => {
+                        tokio::time::sleep(pause).await;
+                        pause = (pause * 2).clamp(FIRST_PAUSE, LAST_PAUSE);
+                    }
+                    answer => break answer,
+                }
+            }
+        };
+        let limit = patience.min(MAX_WAIT).saturating_add(GRACE);
+        let call = async { tokio::time::timeout(limit, call).await };
         match drive(&dialled.runtime, call) {
             // It cannot name what was given up, so that is named again.
             Ok(Ok(_)) => self.calls().answered(&Header {

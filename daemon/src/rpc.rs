@@ -6,6 +6,7 @@
 
 pub mod admin;
 pub mod convert;
+pub mod in_flight;
 pub mod incoming;
 pub mod operations;
 pub mod pages;
@@ -17,6 +18,7 @@ pub mod streams;
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hugepool_proto::FILE_DESCRIPTOR_SET;
 use hugepool_proto::v1::admin_server::{self, AdminServer};
@@ -28,9 +30,13 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use self::admin::{AdminService, MAX_REPLY_BYTES};
+use self::in_flight::InFlight;
 use self::pages::PagesService;
 use self::peer::Gate;
 use crate::shared::Shared;
+
+/// How long answers may take to their connections when the daemon stops.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Requests in flight on one connection; more wait in the transport.
 const MAX_STREAMS: u32 = 256;
@@ -53,6 +59,7 @@ pub enum ServeError {
 pub struct Serving {
     servers: JoinSet<Result<(), tonic::transport::Error>>,
     health: [(&'static str, HealthReporter); 2],
+    in_flight: InFlight,
 }
 
 impl Serving {
@@ -67,20 +74,23 @@ impl Serving {
         shared: &Arc<Shared>,
     ) -> Result<Serving, ServeError> {
         let mut servers = JoinSet::new();
+        let in_flight = InFlight::default();
+        let with = (per_uid, &in_flight);
         let service = PagesServer::new(PagesService::new(shared.clone()))
             .max_encoding_message_size(MAX_REPLY_BYTES);
         let service = (pages_server::SERVICE_NAME, Routes::new(service));
-        let first = serve(&mut servers, pages, service, per_uid, shared).await?;
+        let first = serve(&mut servers, pages, service, with, shared).await?;
         let service = AdminServer::new(AdminService::new(shared.clone()))
             .max_encoding_message_size(MAX_REPLY_BYTES);
         let service = (admin_server::SERVICE_NAME, Routes::new(service));
-        let second = serve(&mut servers, admin, service, per_uid, shared).await?;
+        let second = serve(&mut servers, admin, service, with, shared).await?;
         Ok(Serving {
             servers,
             health: [
                 (pages_server::SERVICE_NAME, first),
                 (admin_server::SERVICE_NAME, second),
             ],
+            in_flight,
         })
     }
 
@@ -102,7 +112,10 @@ impl Serving {
                 health.set_service_status(name, status).await;
             }
         }
-        while self.servers.join_next().await.is_some() {}
+        self.in_flight.none().await;
+        let all = async { while self.servers.join_next().await.is_some() {} };
+        // What was answered last is on its way; who does not listen keeps his connection until it breaks.
+        let _ = tokio::time::timeout(LAST_WORDS, all).await;
     }
 }
 
@@ -111,7 +124,7 @@ async fn serve(
     servers: &mut JoinSet<Result<(), tonic::transport::Error>>,
     listener: UnixListener,
     (name, service): (&'static str, Routes),
-    per_uid: u32,
+    (per_uid, in_flight): (u32, &InFlight),
     shared: &Arc<Shared>,
 ) -> Result<HealthReporter, ServeError> {
     let (reporter, health) = tonic_health::server::health_reporter();
@@ -135,6 +148,7 @@ async fn serve(
     let incoming = incoming::accept(listener, gate, shared.clone()).map_err(ServeError::Socket)?;
     let server = Server::builder()
         .max_concurrent_streams(MAX_STREAMS)
+        .layer(in_flight.clone())
         .add_routes(routes);
     let stopped = shared.clone();
     servers.spawn(async move {

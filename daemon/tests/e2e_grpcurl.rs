@@ -117,7 +117,7 @@ fn both_sockets_describe_themselves() {
     let methods = grpcurl
         .run("admin.sock", &[], &["list", "hugepool.v1.Admin"])
         .text;
-    assert_eq!(methods.lines().count(), 25, "{methods}");
+    assert_eq!(methods.lines().count(), 27, "{methods}");
     let message = grpcurl
         .run("admin.sock", &[], &["describe", "hugepool.v1.PageCounts"])
         .text;

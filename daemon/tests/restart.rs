@@ -375,6 +375,21 @@ async fn a_row_of_crashes_is_held_and_said() {
     kept.end_beside().await;
 }
 
+/// A client between two calls drives no connection, and would not hear that it is to be closed.
+///
+/// Seen to fail: each restart waited for it until the time for draining was over, 5 s.
+#[test]
+fn a_stop_waits_for_calls_and_not_for_who_makes_none() {
+    let kept = Kept::tiny();
+    let client = attach(&kept);
+    // More than a lane is given ahead: a call.
+    let pages = take_marked(&client, 1500);
+    let log = kept.end();
+    assert!(log.contains("stopped"), "{log}");
+    assert!(!log.contains("cut off"), "{log}");
+    drop(pages);
+}
+
 /// Seen to fail, by never ending, seven times in eight: a keeper that waited without listening, and a daemon that waited for
 /// room to tell it what its clients need.
 #[test]
