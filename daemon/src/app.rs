@@ -19,8 +19,10 @@ use crate::attach::Attach;
 use crate::config::Config;
 use crate::confine;
 use crate::effects::{Jobs, Workers};
+use crate::exit;
 use crate::kept::Kept;
 use crate::lanes::Lanes;
+use crate::reload::{Reload, Source};
 use crate::rpc::peer::Gate;
 use crate::rpc::{ServeError, Serving};
 use crate::runtime_dir::{RuntimeDir, RuntimeDirError};
@@ -77,8 +79,21 @@ impl AppError {
 /// # Errors
 /// [`AppError`]; nothing is left behind then.
 pub fn run(config: Config) -> Result<(), AppError> {
+    run_from(config, None)
+}
+
+/// The same for a daemon that reads its configuration again on SIGHUP.
+///
+/// # Errors
+/// [`AppError`]; nothing is left behind then.
+pub fn run_reloadable(config: Config, source: Source) -> Result<(), AppError> {
+    run_from(config, Some(source))
+}
+
+fn run_from(config: Config, source: Option<Source>) -> Result<(), AppError> {
+    let reload = Reload::new(source, config.clone());
     match App::build(config)? {
-        Built::App(app) => app.run(),
+        Built::App(app) => app.run(reload),
         Built::Sealed(sealed) => sealed.hold().map_err(|source| AppError::System {
             what: "runtime",
             source,
@@ -178,7 +193,7 @@ impl App {
     ///
     /// # Errors
     /// [`AppError`] when a thread cannot be had, or gRPC gives up.
-    pub fn run(self: Box<App>) -> Result<(), AppError> {
+    pub fn run(self: Box<App>, reload: Reload) -> Result<(), AppError> {
         let App {
             config,
             pages,
@@ -191,7 +206,7 @@ impl App {
         } = *self;
         let io = |what| move |source| AppError::System { what, source };
         // While this is the only thread: the others inherit it.
-        confine::confine(&config.runtime_dir);
+        confine::confine(&config.runtime_dir, reload.folder().as_deref());
         let workers = Workers::start(jobs, &shared).map_err(io("thread for the backing"))?;
         let lanes = thread::Builder::new()
             .name("lanes".to_owned())
@@ -202,7 +217,7 @@ impl App {
             .build()
             .map_err(io("runtime"));
         let served = runtime.and_then(|runtime| {
-            runtime.block_on(serve(&config, [&pages, &admin], &shared, &watchdog))
+            runtime.block_on(serve(&config, [&pages, &admin], &shared, &watchdog, reload))
         });
         shared.stop();
         workers.stop(&shared);
@@ -222,11 +237,13 @@ async fn serve(
     [pages, admin]: [&StreamSocket; 2],
     shared: &Arc<Shared>,
     watchdog: &Arc<Watchdog>,
+    reload: Reload,
 ) -> Result<(), AppError> {
     let io = |what| move |source| AppError::System { what, source };
     // Before "ready", so that a signal that comes right after it is not missed.
     let mut terminate = signal(SignalKind::terminate()).map_err(io("signal handler"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io("signal handler"))?;
+    let hangup = signal(SignalKind::hangup()).map_err(io("signal handler"))?;
     let pages = pages.listener().map_err(io("descriptor"))?;
     let admin = admin.listener().map_err(io("descriptor"))?;
     let per_uid = config.limits.connections_per_uid;
@@ -238,6 +255,7 @@ async fn serve(
         () = feed(watchdog) => {}
         () = keep_writing(stats.as_mut()) => {}
         () = keep_auditing(shared) => {}
+        () = keep_reloading(reload, hangup, shared) => {}
         ended = serving.ended() => ended?,
     }
     systemd::stopping();
@@ -262,6 +280,26 @@ async fn asked_to_stop(terminate: &mut Signal, interrupt: &mut Signal) {
         _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
         _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
     }
+}
+
+/// Reads the configuration again at each SIGHUP. Never returns.
+async fn keep_reloading(mut reload: Reload, mut hangup: Signal, shared: &Shared) {
+    while hangup.recv().await.is_some() {
+        systemd::reloading();
+        let status = match reload.reload(shared) {
+            Ok(keys) => {
+                tracing::info!(changed = keys.join(", "), "configuration reloaded");
+                "configuration reloaded".to_owned()
+            }
+            Err(error) => {
+                let why = exit::one_line(&error);
+                tracing::error!("configuration not reloaded, nothing has changed: {why}");
+                format!("configuration not reloaded: {why}")
+            }
+        };
+        systemd::ready(&status);
+    }
+    std::future::pending().await
 }
 
 async fn keep_writing(stats: Option<&mut Stats>) {

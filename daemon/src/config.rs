@@ -219,6 +219,19 @@ impl Config {
         Config::build(flags, file, around)
     }
 
+    /// As [`load`](Self::load), of a file's text; `path` is what messages call it.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn of_text(
+        text: &str,
+        path: &Path,
+        flags: &Flags,
+        around: &Surroundings,
+    ) -> Result<Config, ConfigError> {
+        Config::build(flags, parse(text, path)?, around)
+    }
+
     /// The defaults of this process in a run-time directory of its own, for a program that
     /// carries the daemon in itself.
     ///
@@ -268,7 +281,11 @@ fn read(path: &Path) -> Result<File, ConfigError> {
         path: path.to_owned(),
         source,
     })?;
-    toml::from_str(&text).map_err(|source| ConfigError::Parse {
+    parse(&text, path)
+}
+
+fn parse(text: &str, path: &Path) -> Result<File, ConfigError> {
+    toml::from_str(text).map_err(|source| ConfigError::Parse {
         path: path.to_owned(),
         source: Box::new(source),
     })

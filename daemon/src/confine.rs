@@ -46,8 +46,10 @@ const STATS: &str = "/dev/shm";
 
 /// Confines the calling thread and all that it will start, as far as the kernel can; says in the
 /// log what it could not.
-pub fn confine(runtime_dir: &Path) {
-    match files(runtime_dir) {
+///
+/// `config_dir` is where the configuration lies that is read again.
+pub fn confine(runtime_dir: &Path, config_dir: Option<&Path>) {
+    match files(runtime_dir, config_dir) {
         Ok(RulesetStatus::FullyEnforced) => {}
         Ok(RulesetStatus::PartiallyEnforced) => {
             tracing::debug!("this kernel knows a part of the file rules");
@@ -68,12 +70,12 @@ fn log(error: &ConfineError) {
     tracing::warn!(%error, reason, "serving less confined than meant");
 }
 
-/// From now on the calling thread opens no file but those that a daemon of `runtime_dir` needs, and
-/// no TCP port.
+/// From now on the calling thread opens no file but those that a daemon of `runtime_dir` needs, with
+/// its configuration in `config_dir`, and no TCP port.
 ///
 /// # Errors
 /// [`ConfineError`] when the kernel refuses; one that knows nothing of it is no error.
-pub fn files(runtime_dir: &Path) -> Result<RulesetStatus, ConfineError> {
+pub fn files(runtime_dir: &Path, config_dir: Option<&Path>) -> Result<RulesetStatus, ConfineError> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     let write = read
         | AccessFs::WriteFile
@@ -87,7 +89,8 @@ pub fn files(runtime_dir: &Path) -> Result<RulesetStatus, ConfineError> {
         .create()?;
     let writes = [Path::new(STATS), runtime_dir].map(|path| (path, write));
     let reads = READ.map(|path| (Path::new(path), read));
-    for (path, access) in writes.into_iter().chain(reads) {
+    let config = config_dir.map(|path| (path, read));
+    for (path, access) in writes.into_iter().chain(reads).chain(config) {
         // What is not there cannot be opened either. A rule for a file has no rights of folders.
         if let Ok(found) = PathFd::new(path) {
             let access = if path.is_dir() {

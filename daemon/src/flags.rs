@@ -88,6 +88,12 @@ pub enum Hidden {
         #[command(subcommand)]
         bench: Bench,
     },
+    /// Writes the manual page; for packagers
+    #[command(hide = true)]
+    Man {
+        /// The folder that it is written to
+        dir: PathBuf,
+    },
     /// Prints configuration; for `hugepoolctl config`
     #[command(hide = true)]
     Config {

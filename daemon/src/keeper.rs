@@ -112,6 +112,7 @@ impl Keeper {
         let mut mask = SigSet::empty();
         mask.add(Signal::SIGTERM);
         mask.add(Signal::SIGINT);
+        mask.add(Signal::SIGHUP);
         // A started child has none blocked: the library sees to that.
         mask.thread_block()?;
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
@@ -140,7 +141,13 @@ impl Keeper {
     fn watch(&mut self, mut child: Child) -> io::Result<ExitStatus> {
         loop {
             self.hear(TICK);
-            if self.signals.read_signal()?.is_some() {
+            if let Some(signal) = self.signals.read_signal()? {
+                if is_hangup(&signal) {
+                    // For the daemon: it reads its configuration again.
+                    let pid = i32::try_from(child.id()).unwrap_or(i32::MAX);
+                    let _ = kill(Pid::from_raw(pid), Signal::SIGHUP);
+                    continue;
+                }
                 let status = self.stop(&mut child)?;
                 return Ok(if status.code() == Some(0) {
                     status
@@ -213,7 +220,9 @@ impl Keeper {
     }
 
     fn is_asked_to_stop(&self) -> io::Result<bool> {
-        Ok(self.signals.read_signal()?.is_some())
+        let signal = self.signals.read_signal()?;
+        // A daemon that is not there yet reads its configuration in any case.
+        Ok(signal.is_some_and(|signal| !is_hangup(&signal)))
     }
 
     /// Waits; true if it was asked to stop.
@@ -240,4 +249,7 @@ impl Keeper {
         }
         ExitCode::from(u8::try_from(code).unwrap_or(1))
     }
+}
+fn is_hangup(signal: &nix::sys::signalfd::siginfo) -> bool {
+    i32::try_from(signal.ssi_signo) == Ok(Signal::SIGHUP as i32)
 }

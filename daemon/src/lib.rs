@@ -30,8 +30,10 @@ pub mod keeper;
 pub mod keeping;
 pub mod kept;
 pub mod lanes;
+pub mod man;
 pub mod memory;
 pub mod registry;
+pub mod reload;
 pub mod rpc;
 pub mod runtime_dir;
 pub mod sealed;
@@ -46,5 +48,5 @@ pub mod takeover;
 pub mod telemetry;
 pub mod waiting;
 
-pub use app::{App, AppError, run};
+pub use app::{App, AppError, run, run_reloadable};
 pub use config::{Config, ConfigError};

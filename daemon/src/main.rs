@@ -7,7 +7,8 @@ use clap::Parser as _;
 use hugepool_daemon::bench;
 use hugepool_daemon::config::{Config, Surroundings};
 use hugepool_daemon::flags::{Flags, Hidden, PrintConfig};
-use hugepool_daemon::{check, exit, keeper, run, telemetry};
+use hugepool_daemon::reload::Source;
+use hugepool_daemon::{check, exit, keeper, man, run_reloadable, telemetry};
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
@@ -16,6 +17,12 @@ fn main() -> ExitCode {
         Some(Hidden::Config {
             print: PrintConfig::Explain,
         }) => return check::explain(),
+        Some(Hidden::Man { dir }) => {
+            return match man::write(dir) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => exit::failure(&format!("{}: {error}", dir.display())),
+            };
+        }
         _ => {}
     }
     let config = match Config::load(&flags, &Surroundings::of_this_process()) {
@@ -37,7 +44,11 @@ fn main() -> ExitCode {
     }
     #[cfg(debug_assertions)]
     die_on_demand();
-    exit::status(run(config))
+    let source = Source {
+        flags,
+        around: Surroundings::of_this_process(),
+    };
+    exit::status(run_reloadable(config, source))
 }
 
 /// What the keeper starts: this program without its flag.

@@ -72,13 +72,15 @@ impl Sealed {
     /// # Errors
     /// When the system gives no runtime or signal handler.
     pub fn hold(self) -> io::Result<()> {
-        confine::confine(&self.runtime_dir);
+        confine::confine(&self.runtime_dir, None);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         runtime.block_on(async {
             let mut terminate = signal(SignalKind::terminate())?;
             let mut interrupt = signal(SignalKind::interrupt())?;
+            // There is nothing to read again, and no reason to die of it.
+            let _hangup = signal(SignalKind::hangup())?;
             let admin = UnixListener::from_std(self.sockets.admin.listener()?)?;
             let service = AdminServer::new(SealedService::new(self.why.clone()));
             let incoming = UnixListenerStream::new(admin);

@@ -9,7 +9,7 @@
 //! for a map's look-up and never around another.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use hugepool_engine::{
@@ -42,6 +42,8 @@ pub struct Shared {
     keeping: Mutex<Keeping>,
     geometry: Geometry,
     zones: Vec<ZonePlan>,
+    /// The same zones, with those who may use them now.
+    access: RwLock<Vec<ZonePlan>>,
     zonelist: Vec<ZoneId>,
     started: Now,
     nodes: Nodes,
@@ -106,6 +108,7 @@ impl Shared {
             keeping: Mutex::new(keeping),
             geometry: config.geometry,
             zones: config.zones.clone(),
+            access: RwLock::new(config.zones.clone()),
             zonelist: zonelist.collect(),
             started: now(),
             nodes: Nodes::read(),
@@ -249,8 +252,9 @@ impl Shared {
     /// the order of the zonelist, those of the node that he runs on before the others where the
     /// machine has several.
     pub fn zones_open_to(&self, peer: PeerCredentials, groups: &[u32]) -> Vec<ZoneId> {
+        let zones = self.access.read().unwrap_or_else(PoisonError::into_inner);
         let may_use = |zone: &&ZoneId| {
-            let plan = self.zones.get(usize::from(zone.get()));
+            let plan = zones.get(usize::from(zone.get()));
             plan.is_some_and(|plan| plan.allows(peer.uid, peer.gid, groups))
         };
         let mut zones: Vec<ZoneId> = self.zonelist.iter().filter(may_use).copied().collect();
@@ -262,6 +266,17 @@ impl Shared {
             nearest_first(&mut zones, node_of, |node| self.nodes.distance(here, node));
         }
         zones
+    }
+
+    /// Sets who may use the zones of these names, for those who come.
+    pub fn set_access(&self, zones: &[ZonePlan]) {
+        let mut access = self.access.write().unwrap_or_else(PoisonError::into_inner);
+        for plan in access.iter_mut() {
+            if let Some(new) = zones.iter().find(|new| new.name == plan.name) {
+                plan.allow_uids.clone_from(&new.allow_uids);
+                plan.allow_gids.clone_from(&new.allow_gids);
+            }
+        }
     }
 
     /// Begins the session of a connection without a token.

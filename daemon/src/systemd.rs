@@ -24,6 +24,18 @@ pub fn ready(status: &str) {
     send(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
+/// The configuration is being read again; [`ready`] says that it has been.
+pub fn reloading() {
+    let now = match NotifyState::monotonic_usec_now() {
+        Ok(now) => now,
+        Err(error) => {
+            tracing::debug!(%error, "no time for the service manager");
+            return send(&[NotifyState::Reloading]);
+        }
+    };
+    send(&[NotifyState::Reloading, now]);
+}
+
 /// The daemon has begun to stop.
 pub fn stopping() {
     send(&[NotifyState::Stopping, NotifyState::Status("stopping")]);

@@ -9,6 +9,7 @@ mod sparing;
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
+use std::sync::OnceLock;
 
 use tracing::{Event, Level, Subscriber};
 use tracing_journald::{Priority, PriorityMappings};
@@ -21,6 +22,11 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use self::sparing::{Sparing, SparingLayer};
 use crate::config::ConfigError;
+
+type SetFilter = Box<dyn Fn(EnvFilter) -> bool + Send + Sync>;
+
+/// How the running logger's filter is changed: one logger, one process.
+static SET_FILTER: OnceLock<SetFilter> = OnceLock::new();
 
 /// Whether `filter` can be used, told before anything is opened.
 ///
@@ -60,14 +66,33 @@ pub fn start(filter: &str) {
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
     // A logger that was there before stays: an embedding program's choice.
-    let _ = if is_journal() {
-        builder.event_format(Sparing::new(JournalLines)).try_init()
+    if is_journal() {
+        let builder = builder
+            .event_format(Sparing::new(JournalLines))
+            .with_filter_reloading();
+        let handle = builder.reload_handle();
+        if builder.try_init().is_ok() {
+            let _ = SET_FILTER.set(Box::new(move |filter| handle.reload(filter).is_ok()));
+        }
     } else {
-        builder
+        let builder = builder
             .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
             .event_format(Sparing::new(Format::default()))
-            .try_init()
-    };
+            .with_filter_reloading();
+        let handle = builder.reload_handle();
+        if builder.try_init().is_ok() {
+            let _ = SET_FILTER.set(Box::new(move |filter| handle.reload(filter).is_ok()));
+        }
+    }
+}
+
+/// Changes the filter of the logger that [`start`] has started, if it has.
+pub fn set_filter(filter: &str) {
+    if let (Some(set), Ok(filter)) = (SET_FILTER.get(), parse(filter))
+        && !set(filter)
+    {
+        tracing::warn!("the filter of the log stays as it was");
+    }
 }
 
 /// As the lines have them.

@@ -16,7 +16,7 @@ use support::{Daemon, skipped};
 
 /// Whether the kernel enforces all the file rules that we have.
 fn has_landlock(test: &str) -> bool {
-    let answer = thread::spawn(|| confine::files(Path::new("/nowhere/at/all"))).join();
+    let answer = thread::spawn(|| confine::files(Path::new("/nowhere/at/all"), None)).join();
     let has = matches!(answer, Ok(Ok(RulesetStatus::FullyEnforced)));
     if !has {
         skipped(test, "this kernel has no Landlock of ABI 5");
@@ -42,7 +42,7 @@ fn no_file_but_those_named_and_no_port() {
     let denied = Some(ErrorKind::PermissionDenied);
     thread::scope(|scope| {
         let confined = scope.spawn(|| {
-            confine::files(&run).unwrap();
+            confine::files(&run, None).unwrap();
             assert_eq!(fs::read(run.join("file")).unwrap(), b"here");
             fs::write(run.join("new"), "new").unwrap();
             fs::remove_file(run.join("new")).unwrap();

@@ -115,6 +115,14 @@ Examples:
         /// How many
         nr_pages: usize,
     },
+    /// Flood a daemon until standard input ends: the bad ones of `bench flood`
+    #[command(hide = true)]
+    BenchFlooder {
+        /// With what
+        flood: String,
+        /// The folder of its sockets
+        sockets: PathBuf,
+    },
     /// Receive parcels until standard input ends: the other process of `bench pipeline`
     #[command(hide = true)]
     BenchConsumer {

@@ -72,6 +72,7 @@ impl Engine {
             Command::SetLimits { whom, zone, limit } => {
                 self.set_limits(whom, zone.as_deref(), limit)
             }
+            Command::SetQuarantine { zone, quarantine } => self.set_quarantine(&zone, quarantine),
             Command::ReleaseQuarantined { slot, zone } => {
                 self.release_quarantined(slot, zone.as_deref(), now)
             }

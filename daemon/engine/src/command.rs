@@ -14,6 +14,7 @@ use thiserror::Error;
 use crate::id::OperationId;
 use crate::info::{ContiguityReport, PageTypeReport, ZoneBuddyInfo, ZoneInfo};
 use crate::limits::{Limit, Whom};
+use crate::quarantine::Quarantine;
 use crate::report::{
     ClientReport, EventBatch, LimitReport, OperationReport, PageList, SectionReport, StatusReport,
     ZoneReport,
@@ -171,6 +172,14 @@ pub enum Command {
         incarnation: Option<u16>,
         /// Kill the process too ([`Effect::Kill`](crate::Effect)).
         kill: bool,
+    },
+    /// How long pages of those who die from now on wait in a zone, and of those who wait. Answered by
+    /// [`Reply::Limits`].
+    SetQuarantine {
+        /// The zone.
+        zone: String,
+        /// How long.
+        quarantine: Quarantine,
     },
     /// Gives pages of the dead free before their quarantine is over. Answered by
     /// [`Reply::Released`].

@@ -100,6 +100,20 @@ impl Engine {
         Ok(Reply::Released { nr_pages })
     }
 
+    /// Sets how long pages wait in a zone; those that wait are held to it too.
+    pub(crate) fn set_quarantine(
+        &mut self,
+        zone: &str,
+        quarantine: Quarantine,
+    ) -> Result<Reply, CommandError> {
+        for at in self.zones_named(Some(zone))? {
+            self.custody.zones.settings_mut(at).quarantine = quarantine;
+        }
+        self.slow_changed();
+        let nr_clients = crate::num::saturate(crate::num::count(self.resting().len()));
+        Ok(Reply::Limits { nr_clients })
+    }
+
     fn resting(&self) -> Vec<ClientId> {
         let rests = |client: &&crate::client::Client| client.state == ClientState::Quarantined;
         self.clients

@@ -260,6 +260,14 @@ impl Engine {
                 found.lent_pages += u64::from(pages);
                 return Ok(());
             }
+            let is_lent_inside = (page + 1..page + pages).any(|tail| {
+                let word = self.custody.owners.block_cells(place)[num::index(tail)]
+                    .load(core::sync::atomic::Ordering::Relaxed);
+                matches!(Cell::decode(word, 0), Cell::Lent(_))
+            });
+            if is_lent_inside {
+                return Err(broken);
+            }
             let first = num::index(page / 64);
             match pages {
                 1..64 => used[first] |= ((1 << pages) - 1) << (page % 64),

@@ -17,8 +17,8 @@ use crate::runtime_dir::{self, LOCK};
 
 /// Descriptors of a daemon without clients or zones.
 const OWN_DESCRIPTORS: u64 = 16;
-/// Descriptors of a client: control segment, bell, pidfd, connection.
-const CLIENT_DESCRIPTORS: u64 = 4;
+/// Descriptors of a client: control segment, outbox, bell, pidfd, connection.
+const CLIENT_DESCRIPTORS: u64 = 5;
 /// Descriptors of a zone: its file, and one to copy through.
 const ZONE_DESCRIPTORS: u64 = 2;
 /// Bytes that the statistics take, at most.
@@ -66,6 +66,8 @@ pub fn look(config: &Config) -> Vec<Finding> {
         getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(_, hard)| hard),
     ));
     found.extend(room_for_stats(Path::new("/dev/shm")));
+    let online = fs::read_to_string("/sys/devices/system/node/online");
+    found.extend(nodes(config, online.as_deref().unwrap_or("0")));
     found
 }
 
@@ -150,6 +152,28 @@ fn descriptors(config: &Config, allowed: u64) -> Option<Finding> {
     )))
 }
 
+/// Whether the machine has the nodes that zones are to be of; `online` as the system lists them.
+fn nodes(config: &Config, online: &str) -> Vec<Finding> {
+    let has = |node: u32| {
+        online.trim().split(',').any(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let bounds = first.parse::<u32>().ok().zip(last.parse::<u32>().ok());
+            bounds.is_some_and(|(first, last)| (first..=last).contains(&node))
+        })
+    };
+    let of_none = config.zones.iter().filter_map(|zone| {
+        let node = zone.node.filter(|&node| !has(node))?;
+        let bytes = u64::from(zone.nr_sections).saturating_mul(config.geometry.section_bytes());
+        Some(Finding::prevents(format!(
+            "zone `{}` wants {} of node {node}, which this machine does not have (it has {}): short by all of it, choose another node= or none",
+            zone.name,
+            crate::size::Bytes(bytes),
+            online.trim(),
+        )))
+    });
+    of_none.collect()
+}
+
 /// Whether the statistics find room.
 fn room_for_stats(folder: &Path) -> Option<Finding> {
     let room = match statvfs(folder) {
@@ -201,10 +225,10 @@ mod tests {
     fn too_few_descriptors_are_a_note_with_how_many_clients_they_are_for() {
         let config = config(Path::new("/run/test"));
         let clients = u64::from(config.limits.clients);
-        assert_eq!(descriptors(&config, 18 + 4 * clients), None);
-        let found = descriptors(&config, 18 + 4 * 100 + 3).unwrap();
+        assert_eq!(descriptors(&config, 18 + 5 * clients), None);
+        let found = descriptors(&config, 18 + 5 * 100 + 3).unwrap();
         assert!(
-            found.text.contains("421") && found.text.contains(": 100 clients"),
+            found.text.contains("521") && found.text.contains(": 100 clients"),
             "{found:?}"
         );
         assert!(!found.prevents_start);
@@ -214,6 +238,22 @@ mod tests {
                 .text
                 .contains(": 0 clients")
         );
+    }
+
+    #[test]
+    fn a_node_that_the_machine_lacks_is_named_with_what_lacks() {
+        let zones = ["a=128MiB,node=0", "b=256MiB,node=99", "c=128MiB"];
+        let zones = zones.map(|zone| zone.parse().unwrap()).to_vec();
+        let config = Config::embedded(Path::new("/run/test"), zones).unwrap();
+        let found = nodes(&config, "0-1,4\n");
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].prevents_start);
+        assert!(
+            found[0].text.contains("zone `b` wants 256MiB of node 99"),
+            "{found:?}"
+        );
+        assert_eq!(nodes(&config, "0,99"), []);
+        assert_eq!(nodes(&config, "1-98").len(), 2);
     }
 
     #[test]

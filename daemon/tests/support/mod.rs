@@ -127,12 +127,23 @@ impl Daemon {
     /// Waits for a line on its standard error.
     #[track_caller]
     pub fn wait_for_line(&mut self, wanted: &str) {
+        self.wait_until_said(wanted, |line| line == wanted);
+    }
+
+    /// Waits for a line with these words.
+    #[track_caller]
+    pub fn wait_for_words(&mut self, wanted: &str) {
+        self.wait_until_said(wanted, |line| line.contains(wanted));
+    }
+
+    #[track_caller]
+    fn wait_until_said(&mut self, wanted: &str, is_it: impl Fn(&str) -> bool) {
         let end = Instant::now() + DEADLINE;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
                 Ok(line) => {
-                    let is_it = line == wanted;
+                    let is_it = is_it(&line);
                     self.log.push(line);
                     if is_it {
                         return;

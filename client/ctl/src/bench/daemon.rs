@@ -129,6 +129,11 @@ impl Daemon {
         }
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Where its sockets are.
     pub fn runtime_dir(&self) -> &Path {
         &self.dir

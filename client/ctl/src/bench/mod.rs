@@ -11,6 +11,7 @@ mod compact;
 pub mod consumer;
 mod daemon;
 mod environment;
+pub mod flood;
 mod hotadd;
 mod offline;
 pub mod pinner;
@@ -84,6 +85,9 @@ pub async fn run(
         }
         Bench::Compact { reps } => compact::run(reps, dir, &mut admin, &report).await?,
         Bench::Reclaim { reps } => reclaim::run(reps, dir, &mut admin, &report).await?,
+        Bench::Flood { reps } => {
+            flood::run(reps, dir, own.as_ref().map(Daemon::pid), &report).await?;
+        }
         Bench::Offline { reps } => offline::run(reps, dir, &mut admin, &report).await?,
         // It kills its daemons itself.
         Bench::Restart { .. } => {}

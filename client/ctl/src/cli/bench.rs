@@ -62,6 +62,12 @@ pub enum Bench {
         #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
         reps: u32,
     },
+    /// What a good client notices of floods: garbage, connections without end, half open ones
+    Flood {
+        /// Windows of each case, of which the median is printed
+        #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        reps: u32,
+    },
     /// Take a section half full of movable pages away under two clients that use them
     Offline {
         /// Sections taken away
@@ -84,6 +90,7 @@ impl Bench {
             Bench::Reclaim { .. } => "reclaim",
             Bench::Restart { .. } => "restart",
             Bench::Offline { .. } => "offline",
+            Bench::Flood { .. } => "flood",
         }
     }
 }

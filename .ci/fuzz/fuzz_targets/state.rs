@@ -1,0 +1,12 @@
+//! What a daemon before has left.
+
+#![no_main]
+
+#[path = "../../../daemon/engine/tests/support/fuzz.rs"]
+mod fuzz;
+#[path = "../../../daemon/engine/tests/support/mod.rs"]
+mod support;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| fuzz::state(bytes));
