@@ -100,6 +100,8 @@ impl Sealed {
             Ok::<(), io::Error>(())
         })?;
         drop(self.held);
+        // Of the one that died last.
+        let _ = hugepool_shm::stats::remove_left_over(&self.runtime_dir);
         Ok(())
     }
 }
