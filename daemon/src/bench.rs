@@ -8,6 +8,7 @@ pub mod compact;
 pub mod hotadd;
 mod kernel_map;
 mod lines;
+pub mod memory;
 pub mod populate;
 mod zones;
 
@@ -32,6 +33,8 @@ pub enum Bench {
         #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
         sections: u32,
     },
+    /// Memory that the books of a zone take; measured once, since bytes do not vary
+    Memory,
     /// Populates a section of memory for each line read, and says how long it took
     Populate {
         /// Its size in bytes
@@ -50,6 +53,7 @@ pub fn run(bench: &Bench) -> ExitCode {
     let printed = match bench {
         Bench::Hotadd { reps } => hotadd::run(*reps, out),
         Bench::Compact { reps, sections } => compact::run(*reps, *sections, out),
+        Bench::Memory => memory::run(out),
         Bench::Populate {
             section_bytes,
             backing,

@@ -344,10 +344,10 @@ fn each_bench_measures_something_and_ends_with_a_verdict() {
     let program =
         std::path::Path::new(env!("CARGO_BIN_EXE_hugepoolctl")).with_file_name("hugepoold");
     if program.is_file() {
-        names.extend(["hotadd", "compact"]);
+        names.extend(["hotadd", "compact", "memory"]);
     } else {
         let why = "hugepoold was not built beside hugepoolctl";
-        daemon::skipped("bench hotadd, compact", why);
+        daemon::skipped("bench hotadd, compact, memory", why);
     }
     for name in &names {
         let printed = text(&daemon, &["bench", name, "--reps", "1", "-J"]);

@@ -10,10 +10,12 @@ use serde_json::{Map, Value};
 use super::report::Report;
 use crate::{outcome::Failure, program};
 
-/// Measures, and prints a line for each case.
-pub fn run(name: &str, reps: u32, report: &Report<'_>) -> Result<(), Failure> {
+/// Measures, so many windows if it has several, and prints a line for each case.
+pub fn run(name: &str, reps: Option<u32>, report: &Report<'_>) -> Result<(), Failure> {
+    let reps = reps.map(|reps| ["--reps".to_owned(), reps.to_string()]);
     let ended = Command::new(program::of_daemon())
-        .args(["bench", name, "--reps", &reps.to_string()])
+        .args(["bench", name])
+        .args(reps.iter().flatten())
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output();

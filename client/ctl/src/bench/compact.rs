@@ -40,7 +40,7 @@ pub async fn run(
     admin: &mut Admin,
     report: &Report<'_>,
 ) -> Result<(), Failure> {
-    allocator::run("compact", reps, report)?;
+    allocator::run("compact", Some(reps), report)?;
     let status = admin.get_status(GetStatusRequest {}).await?.into_inner();
     let geometry = status.geometry.unwrap_or_default();
     let zones = admin.list_zones(ListZonesRequest {}).await?.into_inner();

@@ -40,6 +40,12 @@ pub fn consume(there: &str, home: &str, runtime_dir: Option<&Path>) -> Result<Ou
         let nr_parcels: u32 = nr_parcels.parse().map_err(cannot)?;
         writeln!(io::stdout(), "go")?;
         for _ in 0..nr_parcels {
+            if *what == "share" {
+                let ticket = receiver.recv(PATIENCE).map_err(cannot)?;
+                let page = client.claim_shared(ticket).map_err(cannot)?;
+                sum = sum.wrapping_add(page[0].into());
+                continue;
+            }
             let parcel = receiver.recv_parcel(PATIENCE).map_err(cannot)?;
             if touches {
                 for page in parcel.iter() {

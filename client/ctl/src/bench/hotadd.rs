@@ -47,7 +47,7 @@ pub async fn run(
     admin: &mut Admin,
     report: &Report<'_>,
 ) -> Result<(), Failure> {
-    allocator::run("hotadd", reps, report)?;
+    allocator::run("hotadd", Some(reps), report)?;
     end_to_end(reps, runtime_dir, admin, report).await?;
     if is_own {
         let zones = ["normal=256MiB", "movable=256MiB,kind=movable"];

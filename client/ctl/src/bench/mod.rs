@@ -13,6 +13,7 @@ mod daemon;
 mod environment;
 pub mod flood;
 mod hotadd;
+mod memory;
 mod offline;
 pub mod pinner;
 mod pipeline;
@@ -77,6 +78,14 @@ pub async fn run(
         Bench::Attach { reps } => {
             let zone_bytes = present_bytes(&mut admin).await?;
             attach::run(reps, dir, zone_bytes, &report)?;
+            if own.is_some() {
+                // Larger, to show that the time does not depend on it.
+                let larger = Daemon::start(&["normal=1GiB,backing=shm"], Some("128MiB"))?;
+                let dir = Some(larger.runtime_dir());
+                let zone_bytes = present_bytes(&mut connect::admin(dir).await?).await?;
+                attach::run(reps, dir, zone_bytes, &report)?;
+                larger.stop()?;
+            }
         }
         Bench::Rpc { reps } => rpc::run(reps, dir, &report).await?,
         Bench::Pipeline { reps } => pipeline::run(reps, dir, &report)?,
@@ -84,6 +93,7 @@ pub async fn run(
             hotadd::run(reps, dir, own.is_some(), &mut admin, &report).await?;
         }
         Bench::Compact { reps } => compact::run(reps, dir, &mut admin, &report).await?,
+        Bench::Memory { reps } => memory::run(reps, dir, &report)?,
         Bench::Reclaim { reps } => reclaim::run(reps, dir, &mut admin, &report).await?,
         Bench::Flood { reps } => {
             flood::run(reps, dir, own.as_ref().map(Daemon::pid), &report).await?;

@@ -2,12 +2,14 @@
 //!
 //! `borrow_return`: the other one looks at them and gives them back, the steady case;
 //! `handover_free_by_receiver`: it frees them, and each page goes through the daemon's custody on its
-//! way back. Both processes are tied to a processor of their own, as the peer's are; the daemon runs
+//! way back; `shared`: sealed pages, a ticket for each holding, which ends when it was looked at. Both processes are tied to a processor of their own, as the peer's are; the daemon runs
 //! where there is room. Processor time is that of whole processes, by the system's count.
 
 use std::{fs, os::unix::net::UnixStream, path::Path, time::Duration, time::Instant};
 
-use hugepool::{Client, Options, Page, channel, channel::Receiver, channel::Sender};
+use hugepool::{
+    Client, HandOverError, Options, Page, SharedPage, channel, channel::Receiver, channel::Sender,
+};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use serde_json::json;
 
@@ -86,7 +88,9 @@ pub fn run(reps: u32, runtime_dir: Option<&Path>, report: &Report<'_>) -> Result
         let cpu = of(&windows, |w| w.all_ns);
         report.measured("all_cpu", pages, "ns/page", &cpu, arm_of(flow))?;
     }
-    Ok(())
+    let windows = producer.windows(reps, "share", true)?;
+    let ns: Vec<f64> = windows.iter().map(|w| w.ns).collect();
+    report.measured("shared", 1, "ns/page", &ns, json!({ "touch": 1 }))
 }
 
 impl Producer {
@@ -100,15 +104,19 @@ impl Producer {
         self.consumer.begin(what, touch, PARCELS)?;
         let before = (self.daemon_cpu()?, self.all_cpu()?);
         let begun = Instant::now();
+        let mut nr_pages = PAGES as f64;
         if what == "give" {
             self.lend(touch)?;
+        } else if what == "share" {
+            self.share()?;
+            nr_pages = 1.0;
         } else {
             self.send(touch)?;
         }
         self.consumer.finished()?;
         let took = begun.elapsed();
         let after = (self.daemon_cpu()?, self.all_cpu()?);
-        let per_page = |ns: u64| ns as f64 / (f64::from(PARCELS) * PAGES as f64);
+        let per_page = |ns: u64| ns as f64 / (f64::from(PARCELS) * nr_pages);
         Ok(Window {
             ns: per_page(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)),
             daemon_ns: per_page(after.0.saturating_sub(before.0)),
@@ -130,6 +138,29 @@ impl Producer {
             self.client.take_back(ticket, &mut pages).map_err(cannot)?;
             self.client.free_pages_bulk_list(&mut pages);
             nr_back += 1;
+        }
+        Ok(())
+    }
+
+    /// Shares sealed pages one after the other, each as often as its turn comes.
+    fn share(&mut self) -> Result<(), Failure> {
+        let pages = self.client.alloc_exact(PAGES).map_err(super::short)?;
+        let sealed = pages.into_iter().map(|page| self.client.share(page));
+        let sealed: Vec<SharedPage> = sealed
+            .collect::<Result<_, _>>()
+            .map_err(|(why, _)| cannot(why))?;
+        for page in sealed.iter().cycle().take(PARCELS as usize) {
+            let end = Instant::now() + PATIENCE;
+            let ticket = loop {
+                match page.hand_over() {
+                    // Their taker has not let go of so many, or the daemon has not looked.
+                    Err(HandOverError::OutboxFull) if Instant::now() < end => {
+                        std::thread::yield_now();
+                    }
+                    answer => break answer.map_err(cannot)?,
+                }
+            };
+            self.sender.send(ticket, PATIENCE).map_err(cannot)?;
         }
         Ok(())
     }

@@ -50,6 +50,12 @@ pub enum Bench {
         #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
         reps: u32,
     },
+    /// Memory of the daemon's books by page, and of a client's control segment with four lanes
+    Memory {
+        /// Clients that are measured
+        #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        reps: u32,
+    },
     /// From the kill of a client to the moment its last page is home
     Reclaim {
         /// Clients killed for each case
@@ -87,6 +93,7 @@ impl Bench {
             Bench::Pipeline { .. } => "pipeline",
             Bench::Hotadd { .. } => "hotadd",
             Bench::Compact { .. } => "compact",
+            Bench::Memory { .. } => "memory",
             Bench::Reclaim { .. } => "reclaim",
             Bench::Restart { .. } => "restart",
             Bench::Offline { .. } => "offline",
