@@ -174,9 +174,10 @@ impl<'d> Soak<'d> {
         if oldest.is_some_and(|ready| ready.elapsed() < ROW_TIME) {
             return Ok(());
         }
-        let took = match self.chance.below(6) {
+        let took = match self.chance.below(8) {
             0 => self.daemon.kill(Signal::SIGABRT)?,
-            1 => {
+            1 => self.daemon.kill(Signal::SIGSEGV)?,
+            2 => {
                 let pause = self.chance.between(ms(1), ms(300));
                 self.daemon.freeze_and_kill(pause)?
             }
