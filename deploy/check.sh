@@ -20,6 +20,7 @@ install -m 0755 /bin/true "$root/binaries/hugepoold"
 install -m 0755 /bin/true "$root/binaries/hugepoolctl"
 DESTDIR=$root "$deploy/install.sh" "$root/binaries"
 # What the units refer to and every system has.
+install -D -m 0755 /bin/true "$root/bin/kill"
 for unit in sysinit basic sockets multi-user shutdown; do
   printf '[Unit]\nDescription=stand-in\n' >"$root/usr/lib/systemd/system/$unit.target"
 done
