@@ -5,9 +5,9 @@
 //! two processes have shows. Tickets travel by datagrams, some of them twice, and are claimed, kept,
 //! given back, taken back and freed as chance has it.
 //!
-//! Meant to fail, not tried yet on its last form: the transit words of the dead not looked at (pages of a killed taker stay lent to
+//! Seen to fail: the transit words of the dead not looked at (pages of a killed taker stay lent to
 //! their sender for ever); what it had offered not closed (a posthumous claim brings a page that is
-//! free: a foreign stamp); custody moved whatever the generation says.
+//! free, and is taken for misuse).
 
 #![allow(
     clippy::unwrap_used,

@@ -87,7 +87,7 @@ impl Custody {
     /// may have taken it, and died before it could say so.
     pub fn is_settled(&self, claim: RawPage) -> bool {
         if claim.migratetype().is_none() {
-            // A notice: parcels are not kept over a restart.
+            // A notice: what was decided of its parcel is known, and else there is nothing to decide.
             return true;
         }
         let next = hugepool_shm::raw::next_generation(claim.generation());
