@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use super::{Daemon, TINY, send_signal, until};
+use super::{DEADLINE, Daemon, TINY, send_signal, until};
 
 /// Daemons that start so close together are a row of crashes.
 const ROW: usize = 3;
@@ -107,9 +107,11 @@ impl Drop for Kept {
         if !self.is_over && self.keeper.is_running() {
             // Asked, it takes its daemon along; killed, it would leave it behind.
             self.keeper.signal(Signal::SIGTERM);
-            let keeper = &mut self.keeper;
-            if !std::thread::panicking() {
-                until("the keeper has ended", || !keeper.is_running());
+            // Waited for also by a test that has failed, which may not fail twice.
+            let end = Instant::now() + DEADLINE;
+            while self.keeper.is_running() && Instant::now() < end {
+                // tidy: sleep: between two looks at a condition that has a deadline
+                std::thread::sleep(Duration::from_millis(2));
             }
         }
     }
