@@ -251,15 +251,19 @@ impl Sender {
         if let Some(end) = self.side.ended() {
             return Err(end.into());
         }
-        let ends = end_of(timeout);
-        let ticket = retry(
-            ends,
-            |why| why == HandOverError::OutboxFull,
-            || self.client.hand_over_bulk(pages),
-        )?;
+        let mut ends = None;
+        let ticket = match self.client.hand_over_bulk(pages) {
+            // The clock is looked at only where something has to be waited for.
+            Err(HandOverError::OutboxFull) => retry(
+                *ends.insert(end_of(timeout)),
+                |why| why == HandOverError::OutboxFull,
+                || self.client.hand_over_bulk(pages),
+            ),
+            answer => answer,
+        }?;
         let sent = match self.side.try_send(ticket) {
             Ok(true) => return Ok(ticket),
-            Ok(false) => self.side.send(ticket, left(ends)),
+            Ok(false) => self.side.send(ticket, ends.map_or(timeout, left)),
             Err(end) => Err(end),
         };
         match sent {
@@ -329,11 +333,16 @@ impl Receiver {
     /// [`RecvError`]. Of one that came and could not be claimed for want of room the next call
     /// tries again.
     pub fn recv_parcel(&mut self, timeout: Duration) -> Result<Parcel, RecvError> {
-        let ends = end_of(timeout);
-        let ticket = self.recv(timeout)?;
+        let (ticket, ends) = match self.try_recv()? {
+            Some(ticket) => (ticket, None),
+            None => {
+                let ends = end_of(timeout);
+                (self.recv(timeout)?, Some(ends))
+            }
+        };
         let claimed = match self.client.claim(ticket) {
             Err(ClaimError::ReturnsFull) => retry(
-                ends,
+                ends.unwrap_or_else(|| end_of(timeout)),
                 |why| why == ClaimError::ReturnsFull,
                 || self.client.claim(ticket),
             ),

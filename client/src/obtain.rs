@@ -8,6 +8,7 @@
 use std::time::{Duration, Instant};
 
 use hugepool_shm::{
+    futex,
     lane_client::{Miss, Taken},
     process,
     raw::Class,
@@ -17,6 +18,10 @@ use crate::{Bulk, Page, Request, Shortfall, remote::Want};
 
 /// Pauses between two looks at a lane.
 const NR_PAUSES: u32 = 8;
+/// How long a lane may be waited for that the daemon was told to fill.
+const MOMENT: Duration = Duration::from_micros(300);
+/// Blocks that a lane may come to hold in that time; more are asked for by call at once.
+const LANE_WORTH: usize = 256;
 
 /// One block.
 #[inline]
@@ -222,21 +227,34 @@ fn look_again(
     nr_missing: usize,
 ) -> usize {
     let inner = request.client.inner();
-    if inner.spin.is_zero() {
-        return 0;
-    }
-    let begun = Instant::now();
     let mut nr_filled = 0;
-    while nr_filled < nr_missing && begun.elapsed() < inner.spin {
+    let mut look = |nr_filled: &mut usize| {
+        let taken = inner.lanes.fill(class, slots);
+        *nr_filled += taken.count;
+        let is_open = matches!(taken.miss, None | Some(Miss::Empty));
+        is_open && *nr_filled < nr_missing
+    };
+    let begun = Instant::now();
+    while begun.elapsed() < inner.spin {
         for _ in 0..NR_PAUSES {
             std::hint::spin_loop();
         }
-        let taken = inner.lanes.fill(class, slots);
-        nr_filled += taken.count;
-        if !matches!(taken.miss, None | Some(Miss::Empty)) {
-            break;
+        if !look(&mut nr_filled) {
+            return nr_filled;
         }
     }
+    if nr_missing > LANE_WORTH {
+        return nr_filled;
+    }
+    // It was rung for, and is quicker at filling a lane than at answering a call; it says so also
+    // if it has nothing to fill it with.
+    let seen = inner.control.begin_wait();
+    if look(&mut nr_filled) {
+        // However it ends, the next look says what there is.
+        let _ = futex::wait(inner.control.wake_word(), seen, MOMENT);
+        look(&mut nr_filled);
+    }
+    inner.control.end_wait();
     nr_filled
 }
 

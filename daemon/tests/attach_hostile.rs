@@ -15,7 +15,9 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use hugepool_proto::v1;
-use hugepool_shm::attach::{AttachMessage, AttachReady, AttachRequest, RefusalCode};
+use hugepool_shm::attach::{
+    AttachMessage, AttachReady, AttachRequest, LAYOUT_VERSION, RefusalCode,
+};
 use hugepool_shm::message::MAX_MESSAGE_BYTES;
 use hugepool_shm::token::Token;
 use support::grpc::{self, code, verify, want};
@@ -318,7 +320,7 @@ async fn a_layout_that_is_not_spoken_here_is_refused_with_both_named() {
     };
     raw::say(&connection, AttachMessage::Request(newer));
     match raw::hear(&connection) {
-        Some((AttachMessage::Reply(reply), _)) => assert_eq!(reply.layout_version, 1),
+        Some((AttachMessage::Reply(reply), _)) => assert_eq!(reply.layout_version, LAYOUT_VERSION),
         other => panic!("{other:?}"),
     }
 }

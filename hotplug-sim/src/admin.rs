@@ -357,11 +357,11 @@ mod tests {
     use crate::world::World;
 
     /// Runs of some seeds, until each kind of compaction has moved something. One for a request is
-    /// rare, in one of some sixty seeds; the first is one where it comes soon.
+    /// rare, in one of some six hundred seeds; the first is one where it comes soon.
     #[test]
     fn memory_is_compacted_for_whoever_wants_it() {
         let mut whys = vec!["asked for", "for a request", "in the background"];
-        for seed in 717..1500 {
+        for seed in 1360..3000 {
             let mut world = World::new(seed, false).unwrap();
             for step in 0..3000 {
                 world.step(step).unwrap();

@@ -65,18 +65,7 @@ impl Stopped {
             words.extend(self.word(segment, LaneWord::Cached(self.class, at)));
         }
         self.write(segment, LaneWord::MagazineTop(self.class), new_top);
-        let head = self.cursor(segment, LaneWord::GrantsHead(self.class));
-        let tail = self.cursor(segment, LaneWord::GrantsTail(self.class));
-        let count = tail.wrapping_sub(head).min(self.reach - count);
-        for offset in 0..count {
-            let at = head.wrapping_add(offset);
-            words.extend(self.word(segment, LaneWord::Grant(self.class, at)));
-        }
-        self.write(
-            segment,
-            LaneWord::GrantsHead(self.class),
-            head.wrapping_add(count),
-        );
+        words.extend(segment.take_granted(self.lane, self.class, self.reach - count));
         words
     }
 

@@ -7,12 +7,13 @@ use hugepool_mm::{Mark, Order, Pfn};
 
 use crate::Engine;
 use crate::call::{
-    AllocBulk, AllocOutcome, AllocReply, CallError, FreeBulk, FreeReply, LentRun,
+    AllocBulk, AllocOutcome, AllocReply, CallError, ClaimedRun, FreeBulk, FreeReply, LentRun,
     MAX_BLOCKS_PER_CALL, MAX_REFUSED_NAMED, Patience, Refused, Shortfall,
 };
 use crate::client::Client;
 use crate::compacting::Caller;
 use crate::custody::Custody;
+use crate::head_run::HeadRun;
 use crate::id::{ClientId, Now, millis};
 use crate::journal::Errand;
 use crate::ledger::{Answer, Known};
@@ -140,23 +141,46 @@ impl Engine {
                 });
             }
         }
-        let claims = claims_of(request);
-        self.open_free(session, request.request_id, &claims);
+        let named = self.named_by(session, request);
+        self.open_free(session, request.request_id, &named);
         let mut reply = FreeReply::default();
         let Some(client) = self.clients.get_mut(session) else {
             return Err(CallError::NoSession);
         };
-        for (pfn, order, generation) in claims {
-            match self
-                .custody
-                .take_named_home(session, pfn, order, generation)
-            {
+        let custody = &mut self.custody;
+        let mut take_block = |custody: &mut Custody, reply: &mut FreeReply, block: Block| {
+            let Block {
+                pfn,
+                order,
+                generation,
+            } = block;
+            match custody.take_named_home(session, pfn, order, generation) {
                 Ok(_) => reply.nr_blocks += 1,
                 Err(misuse) => {
                     client.note_misuse(misuse);
                     reply.nr_refused += 1;
                     if reply.refused.len() < MAX_REFUSED_NAMED {
                         reply.refused.push(Refused { pfn, misuse });
+                    }
+                }
+            }
+        };
+        for named in named {
+            match named {
+                Named::Block(block) => take_block(custody, &mut reply, block),
+                Named::Pages(run, generation) => {
+                    if custody.take_heads_home(session, run, Some(generation)) {
+                        reply.nr_blocks += run.nr_blocks;
+                        continue;
+                    }
+                    // Some of them were named before.
+                    for head in run.heads(Order::ZERO) {
+                        let block = Block {
+                            pfn: head.get(),
+                            order: 0,
+                            generation,
+                        };
+                        take_block(custody, &mut reply, block);
                     }
                 }
             }
@@ -173,27 +197,53 @@ impl Engine {
         Ok(reply)
     }
 
+    /// What a call to free names: neighbours together where all of them are the caller's.
+    fn named_by(&self, session: ClientId, request: &FreeBulk) -> Vec<Named> {
+        let mut named = Vec::new();
+        for run in &request.runs {
+            let pages = HeadRun {
+                first: Pfn::new(run.first_pfn),
+                nr_blocks: run.nr_blocks,
+            };
+            let generation = run.generation;
+            let owners = &self.custody.owners;
+            if run.order == 0
+                && run.nr_blocks > 1
+                && owners.alike(session, pages, Some(generation)).is_some()
+            {
+                named.push(Named::Pages(pages, generation));
+            } else {
+                named.extend(blocks_of(run).map(Named::Block));
+            }
+        }
+        named
+    }
+
     /// Notes which blocks a call is about to take back: those that are the caller's.
-    fn open_free(&mut self, session: ClientId, request_id: u64, claims: &[(u32, u32, u32)]) {
+    fn open_free(&mut self, session: ClientId, request_id: u64, named: &[Named]) {
         let owners = &self.custody.owners;
-        let is_right = |&&(pfn, order, generation): &&(u32, u32, u32)| {
-            owners.check(session, pfn, order, generation).is_ok()
-        };
-        let right: Vec<(Pfn, u32)> = claims
-            .iter()
-            .filter(is_right)
-            .map(|&(pfn, _, generation)| (Pfn::new(pfn), generation))
-            .collect();
-        let nr_refused = num::saturate(num::count(claims.len() - right.len()));
+        let mut right = Vec::new();
+        let mut nr_refused = 0;
+        for named in named {
+            match named {
+                Named::Pages(run, generation) => right.push((*run, Order::ZERO, *generation)),
+                Named::Block(block) => {
+                    match owners.check(session, block.pfn, block.order, block.generation) {
+                        Ok(lent) => {
+                            let run = HeadRun::of_one(Pfn::new(block.pfn));
+                            right.push((run, lent.order, block.generation));
+                        }
+                        Err(_) => nr_refused += 1,
+                    }
+                }
+            }
+        }
         let errand = Errand::Free {
             request_id,
             nr_refused,
         };
-        self.custody.open_journal(session, errand);
-        for run in right.chunk_by(|a, b| a.1 == b.1) {
-            let heads: Vec<Pfn> = run.iter().map(|&(pfn, _)| pfn).collect();
-            self.custody.owners.journal.note(&heads, run[0].1);
-        }
+        let journal = &mut self.custody.owners.journal;
+        journal.open_with(session, errand, &right);
     }
 
     /// Keeps what a session has not acknowledged, for a daemon that comes after.
@@ -244,7 +294,7 @@ impl Engine {
         if ask.request.is_urgent {
             who.mark = Mark::Atomic;
         }
-        let mut lent: Vec<(Pfn, u32)> = Vec::new();
+        let mut lent: Vec<(HeadRun, u32)> = Vec::new();
         let Borrowed {
             nr_blocks,
             shortfall,
@@ -254,7 +304,7 @@ impl Engine {
             ask.request.migratetype,
             num::index(missing),
             millis(ask.now),
-            &mut |pfn, generation| lent.push((pfn, generation)),
+            &mut |run, generation| lent.push((run, generation)),
         );
         lent.sort_unstable();
         append_runs(&mut reply.runs, &lent, ask.order, &self.custody.zones);
@@ -309,23 +359,39 @@ struct Ask<'a> {
     now: Now,
 }
 
-/// The blocks of the runs, one by one: pfn, order, generation. The first is where the run says,
+/// A block as a call names it.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    pfn: u32,
+    order: u32,
+    generation: u32,
+}
+
+/// What a call to free names.
+#[derive(Clone, Copy, Debug)]
+enum Named {
+    /// Neighbouring pages that were the caller's when it called, at this generation.
+    Pages(HeadRun, u32),
+    /// Whatever it is.
+    Block(Block),
+}
+
+/// The blocks of a run, one by one. The first is where the run says,
 /// whatever the order; one past the last page names no page.
-fn claims_of(request: &FreeBulk) -> Vec<(u32, u32, u32)> {
-    let mut claims = Vec::new();
-    for run in &request.runs {
-        for block in 0..u64::from(run.nr_blocks) {
-            let offset = match (block, run.order) {
-                (0, _) => Some(0),
-                (_, order @ 0..32) => block.checked_shl(order),
-                _ => None,
-            };
-            let pfn = offset.and_then(|offset| u64::from(run.first_pfn).checked_add(offset));
-            let pfn = num::saturate(pfn.unwrap_or(u64::MAX));
-            claims.push((pfn, run.order, run.generation));
+fn blocks_of(run: &ClaimedRun) -> impl Iterator<Item = Block> + '_ {
+    (0..u64::from(run.nr_blocks)).map(|block| {
+        let offset = match (block, run.order) {
+            (0, _) => Some(0),
+            (_, order @ 0..32) => block.checked_shl(order),
+            _ => None,
+        };
+        let pfn = offset.and_then(|offset| u64::from(run.first_pfn).checked_add(offset));
+        Block {
+            pfn: num::saturate(pfn.unwrap_or(u64::MAX)),
+            order: run.order,
+            generation: run.generation,
         }
-    }
-    claims
+    })
 }
 
 fn in_service(client: Option<&mut Client>) -> Result<&mut Client, CallError> {
@@ -361,6 +427,13 @@ fn settle_ids(
 
 /// Takes home what is still as it was lent; the rest the caller has freed meanwhile.
 fn take_back(client: ClientId, custody: &mut Custody, run: &LentRun) {
+    let pages = HeadRun {
+        first: run.first,
+        nr_blocks: run.nr_blocks,
+    };
+    if run.order == Order::ZERO && custody.take_heads_home(client, pages, Some(run.generation)) {
+        return;
+    }
     for block in 0..run.nr_blocks {
         let offset = block.saturating_mul(run.order.nr_pages());
         let pfn = run.first.get().saturating_add(offset);
@@ -420,8 +493,8 @@ fn may_pass(shortfall: Shortfall) -> bool {
 }
 
 /// Adds blocks, sorted by pfn, to runs.
-fn append_runs(runs: &mut Vec<LentRun>, lent: &[(Pfn, u32)], order: Order, zones: &Zones) {
-    for &(first, generation) in lent {
+fn append_runs(runs: &mut Vec<LentRun>, lent: &[(HeadRun, u32)], order: Order, zones: &Zones) {
+    for &(HeadRun { first, nr_blocks }, generation) in lent {
         let follows = runs.last().is_some_and(|run| {
             let nr_pages = run.nr_blocks.saturating_mul(order.nr_pages());
             run.generation == generation
@@ -430,10 +503,10 @@ fn append_runs(runs: &mut Vec<LentRun>, lent: &[(Pfn, u32)], order: Order, zones
                 && zones.of_page(run.first) == zones.of_page(first)
         });
         match runs.last_mut().filter(|_| follows) {
-            Some(run) => run.nr_blocks += 1,
+            Some(run) => run.nr_blocks += nr_blocks,
             None => runs.push(LentRun {
                 first,
-                nr_blocks: 1,
+                nr_blocks,
                 order,
                 generation,
             }),

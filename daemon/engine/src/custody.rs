@@ -7,10 +7,12 @@
 
 use hugepool_mm::{Migratetype, Order, Pfn, SectionId};
 use hugepool_shm::raw::{NR_ZONES, RawPage};
+use hugepool_shm::word_run::WordRun;
 use hugepool_shm::words::Words;
 
 use crate::cell::Cell;
 use crate::deferred::Deferred;
+use crate::head_run::HeadRun;
 use crate::id::ClientId;
 use crate::intent::Intents;
 use crate::journal::Errand;
@@ -53,8 +55,10 @@ pub(crate) struct Custody {
     /// Whether nothing is left in any ring that could come before a parcel.
     pub are_rings_settled: bool,
     pub heads: Vec<Pfn>,
+    /// The same by neighbours.
+    pub runs: Vec<HeadRun>,
     /// Of the parcel that is being settled.
-    pub words: Vec<RawPage>,
+    pub claims: Vec<WordRun>,
 }
 
 impl Custody {
@@ -74,7 +78,8 @@ impl Custody {
             deferred: Deferred::new(state.deferred.clone()),
             are_rings_settled: false,
             heads: Vec::new(),
-            words: Vec::new(),
+            runs: Vec::new(),
+            claims: Vec::new(),
         }
     }
 
@@ -156,6 +161,38 @@ impl Custody {
         self.limits.close(client);
     }
 
+    /// Takes home neighbouring pages that a client claims to give back, if each of the claims is
+    /// right; else nothing has changed, and they are to be settled one by one.
+    pub fn take_run_home(&mut self, client: ClientId, claim: WordRun) -> bool {
+        let first = claim.first;
+        claim.nr_blocks > 1
+            && first.order() == 0
+            && first.migratetype().is_some()
+            && self.take_heads_home(client, HeadRun::from(claim), Some(first.generation()))
+    }
+
+    /// The same of pages named by their numbers alone, whatever their generation is, or by that
+    /// too.
+    pub fn take_heads_home(
+        &mut self,
+        client: ClientId,
+        run: HeadRun,
+        generation: Option<u32>,
+    ) -> bool {
+        let is_taken = self.owners.take_run(client, run, generation, 1);
+        if is_taken {
+            self.put_run(run);
+        }
+        is_taken
+    }
+
+    /// Puts neighbouring pages away that were taken home.
+    pub fn put_run(&mut self, run: HeadRun) {
+        self.nr_home += u64::from(run.nr_blocks);
+        self.nr_pages_home += u64::from(run.nr_blocks);
+        self.zones.put_run(run);
+    }
+
     /// Takes home all that is the client's; returns its pages.
     pub fn sweep_home(&mut self, client: ClientId) -> u64 {
         self.sweep_zones(client, u32::MAX)
@@ -196,29 +233,30 @@ impl Custody {
     ) -> u32 {
         let mut generation = 0;
         let tell = &mut |_, lent| generation = lent;
-        self.touch(&[pfn], order);
+        let run = [HeadRun::of_one(pfn)];
+        self.touch(&run, order);
         self.owners
-            .lend(ClientId::DAEMON, order, migratetype, &[pfn], now_ms, tell);
+            .lend(ClientId::DAEMON, order, migratetype, &run, now_ms, tell);
         generation
     }
 
     /// Notes for a daemon that comes after where it has to look for these blocks.
-    pub fn touch(&mut self, heads: &[Pfn], order: Order) {
-        let pageblock_pages = self.zones.geometry().pageblock_pages();
-        let nr_blocks = (order.nr_pages() / pageblock_pages).max(1);
+    pub fn touch(&mut self, runs: &[HeadRun], order: Order) {
+        let pageblock_order = self.zones.geometry().pageblock_order();
         let mut last = None;
-        for &head in heads {
-            let first = self.owners.place(head);
-            if last == Some(first) {
-                continue;
-            }
-            last = Some(first);
-            let zone = self.zones.zone(self.zones.of_page(head));
-            for block in 0..nr_blocks {
-                let pfn = Pfn::new(head.get() + block * pageblock_pages);
+        for run in runs {
+            let zone = self.zones.zone(self.zones.of_page(run.first));
+            let first = run.first.align_down(pageblock_order).get();
+            let pageblock_pages = num::index(pageblock_order.nr_pages());
+            for pfn in (u64::from(first)..run.end(order)).step_by(pageblock_pages) {
+                let pfn = Pfn::new(num::saturate(pfn));
+                let place = self.owners.place(pfn);
+                if last.replace(place) == Some(place) {
+                    continue;
+                }
                 let info = zone.pageblock(pfn);
                 let migratetype = info.map_or(Migratetype::Movable, |info| info.migratetype);
-                self.owners.touch(self.owners.place(pfn), migratetype);
+                self.owners.touch(place, migratetype);
             }
         }
     }

@@ -7,17 +7,19 @@
 //!
 //! Shape: word 0: 8 bits kind (0: closed), 8 class, 16 slot, 16 incarnation of the client; word 1:
 //! lane and tail of the grants, or the request's id; word 2: number of entries; word 3: claims
-//! refused; from word 8: the entries, 32 bits pfn and 32 generation.
+//! refused; from word 8: the entries, each a run: 32 bits pfn of its first block, 20 generation,
+//! 4 order, 8 number of blocks less 1.
 
 use std::sync::atomic::{
     AtomicU64,
     Ordering::{Relaxed, Release},
 };
 
-use hugepool_mm::Pfn;
+use hugepool_mm::{Order, Pfn};
 use hugepool_shm::words::Words;
 
 use crate::call::MAX_BLOCKS_PER_CALL;
+use crate::head_run::HeadRun;
 use crate::id::ClientId;
 use crate::num;
 
@@ -62,6 +64,11 @@ impl Journal {
 
     /// Opens it for a step; nothing has been done of that.
     pub fn open(&mut self, client: ClientId, errand: Errand) {
+        self.open_with(client, errand, &[]);
+    }
+
+    /// Opens it for a step and these blocks, all of them or none.
+    pub fn open_with(&mut self, client: ClientId, errand: Errand, noted: &[(HeadRun, Order, u32)]) {
         debug_assert!(self.nr_entries.is_none(), "one step at a time");
         let (kind, class, detail, nr_refused) = match errand {
             Errand::Grant { lane, class, tail } => (
@@ -77,26 +84,49 @@ impl Journal {
             } => (3, 0, request_id, nr_refused),
         };
         let client = u64::from(client.slot) << 16 | u64::from(client.incarnation) << 32;
+        let mut nr_entries = 0;
+        for &(run, order, generation) in noted {
+            nr_entries = self.write(nr_entries, run, order, generation);
+        }
         self.word(1).store(detail, Relaxed);
-        self.word(2).store(0, Relaxed);
+        self.word(2).store(num::count(nr_entries), Relaxed);
         self.word(3).store(nr_refused.into(), Relaxed);
         self.word(0).store(kind | class << 8 | client, Release);
-        self.nr_entries = Some(0);
+        self.nr_entries = Some(nr_entries);
+        hugepool_shm::step::reached("journal.open");
     }
 
     /// Notes blocks whose cells are about to be written, if it is open.
-    pub fn note(&mut self, heads: &[Pfn], generation: u32) {
-        let Some(at) = self.nr_entries else {
+    pub fn note(&mut self, runs: &[HeadRun], order: Order, generation: u32) {
+        let Some(mut nr_entries) = self.nr_entries else {
             return;
         };
-        let cells = &self.words.cells()[ENTRIES..];
-        let after = (at + heads.len()).min(cells.len());
-        for (cell, head) in cells[at..after].iter().zip(heads) {
-            cell.store(u64::from(head.get()) | u64::from(generation) << 32, Relaxed);
+        for &run in runs {
+            nr_entries = self.write(nr_entries, run, order, generation);
         }
-        self.word(2).store(num::count(after), Release);
-        self.nr_entries = Some(after);
+        self.word(2).store(num::count(nr_entries), Release);
+        self.nr_entries = Some(nr_entries);
         hugepool_shm::step::reached("journal.noted");
+    }
+
+    /// Writes entries for a run from position `at` on; returns the position behind them.
+    fn write(&self, at: usize, run: HeadRun, order: Order, generation: u32) -> usize {
+        let cells = &self.words.cells()[ENTRIES..];
+        let (mut at, mut rest) = (at, Some(run));
+        while let Some(run) = rest {
+            let (here, behind) = if run.nr_blocks > MAX_IN_ENTRY {
+                let (here, behind) = run.split_at(MAX_IN_ENTRY, order);
+                (here, Some(behind))
+            } else {
+                (run, None)
+            };
+            if let Some(cell) = cells.get(at) {
+                cell.store(pack(here, order, generation), Relaxed);
+                at += 1;
+            }
+            rest = behind;
+        }
+        at
     }
 
     /// The step is done.
@@ -126,10 +156,7 @@ impl Journal {
         };
         let nr_entries = usize::try_from(self.word(2).load(Relaxed)).unwrap_or(usize::MAX);
         let entries = self.words.cells()[ENTRIES..].iter().take(nr_entries);
-        let entries = entries.map(|cell| {
-            let entry = cell.load(Relaxed);
-            (Pfn::new(low32(entry)), low32(entry >> 32))
-        });
+        let entries = entries.flat_map(|cell| unpack(cell.load(Relaxed)));
         Some(Open {
             client: ClientId {
                 slot: u16::from_le_bytes([slot_low, slot_high]),
@@ -143,6 +170,27 @@ impl Journal {
     fn word(&self, at: usize) -> &AtomicU64 {
         &self.words.cells()[at]
     }
+}
+
+/// Blocks that one entry speaks of at most.
+const MAX_IN_ENTRY: u32 = 256;
+
+fn pack(run: HeadRun, order: Order, generation: u32) -> u64 {
+    u64::from(run.first.get())
+        | u64::from(generation & 0xf_ffff) << 32
+        | u64::from(order.get() & 15) << 52
+        | u64::from(run.nr_blocks - 1) << 56
+}
+
+/// The blocks of an entry, as far as they have a number.
+fn unpack(entry: u64) -> impl Iterator<Item = (Pfn, u32)> {
+    let [.., fifth, sixth, seventh, nr_more] = entry.to_le_bytes();
+    let generation = u32::from_le_bytes([fifth, sixth, seventh & 15, 0]);
+    let order = seventh >> 4;
+    (0..=u32::from(nr_more)).filter_map(move |at| {
+        let pfn = Pfn::new(low32(entry)).checked_add(at << order)?;
+        Some((pfn, generation))
+    })
 }
 
 fn low32(word: u64) -> u32 {
@@ -178,15 +226,22 @@ mod tests {
             },
         ];
         for errand in errands {
-            journal.note(&[Pfn::new(1)], 1);
+            let one = |pfn| HeadRun::of_one(Pfn::new(pfn));
+            journal.note(&[one(1)], Order::ZERO, 1);
             journal.open(CLIENT, errand);
-            journal.note(&[Pfn::new(u32::MAX), Pfn::new(5)], 0xf_ffff);
-            journal.note(&[Pfn::new(6)], 2);
+            journal.note(&[one(u32::MAX), one(5)], Order::ZERO, 0xf_ffff);
+            let run = HeadRun {
+                first: Pfn::new(32),
+                nr_blocks: 600,
+            };
+            let order = Order::new(3).unwrap();
+            journal.note(&[run], order, 2);
             let found = Journal::new(words.clone()).read().unwrap();
             assert_eq!((found.client, found.errand), (CLIENT, errand));
             let entries = [(Pfn::new(u32::MAX), 0xf_ffff), (Pfn::new(5), 0xf_ffff)];
             assert_eq!(found.entries[..2], entries);
-            assert_eq!(found.entries[2..], [(Pfn::new(6), 2)]);
+            let blocks: Vec<_> = run.heads(order).map(|head| (head, 2)).collect();
+            assert_eq!(found.entries[2..], blocks);
             journal.close();
             assert_eq!(journal.read(), None);
         }

@@ -7,6 +7,7 @@
 use hugepool_mm::{Migratetype, Order};
 use hugepool_shm::lane_daemon::{ClassSettings, LaneDaemon, Poisoned, TakeState};
 use hugepool_shm::raw::{Class, NR_CLASSES, RawMigratetype, RawPage};
+use hugepool_shm::word_run::WordRun;
 
 use crate::demand::{AllBounds, Demand};
 use crate::id::Now;
@@ -83,11 +84,11 @@ impl Lane {
         }
     }
 
-    /// Hands each returned word to `take`; returns how many there were.
-    pub fn settle(&mut self, take: &mut dyn FnMut(RawPage)) -> Result<usize, Poisoned> {
+    /// Hands what was returned to `take`; returns how many words there were.
+    pub fn settle(&mut self, take: &mut dyn FnMut(WordRun)) -> Result<usize, Poisoned> {
         match self.gate {
             Gate::Poisoned => Ok(0),
-            _ => self.daemon.settle(take),
+            _ => self.daemon.settle_runs(take),
         }
     }
 
@@ -224,7 +225,7 @@ impl Lane {
 
     /// Takes what can be taken from a closed lane, has `settle` settle it, and opens the lane when
     /// it is empty. Does nothing to a lane that is open, shut or poisoned.
-    pub fn take(&mut self, now: Now, settle: &mut dyn FnMut(&[RawPage])) -> Result<(), Poisoned> {
+    pub fn take(&mut self, now: Now, settle: &mut dyn FnMut(&[WordRun])) -> Result<(), Poisoned> {
         let is_stuck = match self.gate {
             Gate::Open | Gate::Shut | Gate::Poisoned => return Ok(()),
             Gate::Closing { since } => now.saturating_sub(since) >= PATIENCE,

@@ -9,6 +9,7 @@ use hugepool_shm::control::ControlSegment;
 
 use crate::call::Shortfall;
 use crate::custody::Custody;
+use crate::head_run::{self, HeadRun};
 use crate::id::ClientId;
 use crate::limits::{Headroom, Spare};
 use crate::num;
@@ -47,7 +48,7 @@ struct Why {
 }
 
 impl Custody {
-    /// Lends up to `nr` blocks and tells each with the generation of its lend. Check and
+    /// Lends up to `nr` blocks, and tells each run of them with the generation of its lend. Check and
     /// take are one step, and custody is recorded when it returns: what is told may be
     /// published then.
     pub fn lend(
@@ -57,13 +58,15 @@ impl Custody {
         migratetype: Migratetype,
         nr: usize,
         now_ms: u64,
-        tell: &mut dyn FnMut(Pfn, u32),
+        tell: &mut dyn FnMut(HeadRun, u32),
     ) -> Borrowed {
         let headroom = self.limits.headroom(who.client, self.owners.tally());
         let most = headroom.map_or(u64::MAX, |room| room.pages >> order.get());
         let wanted = nr.min(usize::try_from(most).unwrap_or(usize::MAX));
         let mut heads = core::mem::take(&mut self.heads);
+        let mut runs = core::mem::take(&mut self.runs);
         heads.clear();
+        runs.clear();
         let mut why = Why::default();
         for (position, &zone) in who.zonelist.iter().enumerate() {
             if heads.len() < wanted && self.zones.zone(zone).admits(migratetype) {
@@ -78,15 +81,18 @@ impl Custody {
                 debug_assert!(position > 0 || zone == ask.preferred);
                 let before = heads.len();
                 self.take_from_zone(ask, who, wanted, &mut heads, &mut why);
+                // Of one zone each, though zones lie one behind the other.
+                head_run::cut(&heads[before..], order, &mut runs);
                 let nr_pages = num::count(heads.len() - before) << order.get();
                 self.picks.note(&self.zones, zone, ask.preferred, nr_pages);
             }
         }
         let nr_blocks = heads.len();
-        self.touch(&heads, order);
+        self.touch(&runs, order);
         self.owners
-            .lend(who.client, order, migratetype, &heads, now_ms, tell);
+            .lend(who.client, order, migratetype, &runs, now_ms, tell);
         self.heads = heads;
+        self.runs = runs;
         let shortfall = if nr_blocks == nr {
             None
         } else if let Some(room) = headroom.filter(|_| nr_blocks == wanted) {

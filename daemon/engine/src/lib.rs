@@ -38,6 +38,7 @@ mod drain;
 mod events;
 mod evict;
 mod foresight;
+mod head_run;
 mod holders;
 mod hotplug;
 mod id;

@@ -10,6 +10,7 @@
 //! may lie in a mapping.
 
 mod handed;
+mod runs;
 mod sections;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,6 +20,7 @@ use hugepool_shm::raw::next_generation;
 use hugepool_shm::words::Words;
 
 use crate::cell::{Cell, Lent};
+use crate::head_run::HeadRun;
 use crate::id::ClientId;
 use crate::journal::Journal;
 use crate::misuse::Misuse;
@@ -111,34 +113,35 @@ impl Owners {
     /// of its lend: one for all of them, unless their pages' generations lie so far apart
     /// that none is after each.
     ///
-    /// The heads are at home and free of any list: the caller has just taken them from the
+    /// The blocks are at home and free of any list: the caller has just taken them from the
     /// allocator.
     pub fn lend(
         &mut self,
         client: ClientId,
         order: Order,
         migratetype: Migratetype,
-        heads: &[Pfn],
+        runs: &[HeadRun],
         now_ms: u64,
-        tell: &mut dyn FnMut(Pfn, u32),
+        tell: &mut dyn FnMut(HeadRun, u32),
     ) {
-        let Some((&first, rest)) = heads.split_first() else {
+        if runs.is_empty() {
+            return;
+        }
+        let Some(generation) = self.generation_after(runs, order) else {
+            let (left, right) = match *runs {
+                [run] => {
+                    let (left, right) = run.split_at(run.nr_blocks / 2, order);
+                    (vec![left], vec![right])
+                }
+                _ => {
+                    let (left, right) = runs.split_at(runs.len() / 2);
+                    (left.to_vec(), right.to_vec())
+                }
+            };
+            self.lend(client, order, migratetype, &left, now_ms, tell);
+            self.lend(client, order, migratetype, &right, now_ms, tell);
             return;
         };
-        let base = self.cell(first).generation();
-        let (mut low, mut high) = (0, 0);
-        for &head in rest {
-            let offset = offset(base, self.cell(head).generation());
-            low = low.min(offset);
-            high = high.max(offset);
-        }
-        if high - low >= HALF - 1 {
-            let (left, right) = heads.split_at(heads.len() / 2);
-            self.lend(client, order, migratetype, left, now_ms, tell);
-            self.lend(client, order, migratetype, right, now_ms, tell);
-            return;
-        }
-        let generation = next_generation(base.wrapping_add_signed(high));
         let word = Lent {
             client,
             order,
@@ -147,25 +150,25 @@ impl Owners {
             is_shared: false,
         }
         .encode();
-        self.journal.note(heads, generation);
-        let geometry = self.geometry;
-        for run in heads.chunk_by(|&a, &b| place_of(geometry, a) == place_of(geometry, b)) {
-            for &head in run {
-                debug_assert!(
-                    matches!(self.cell(head), Cell::Home { .. }),
-                    "{head} is lent"
-                );
-                debug_assert!(self.block_type(place_of(geometry, head)).is_some());
-                self.store(head, word);
-                hugepool_shm::step::reached("lend.cell");
-                tell(head, generation);
+        self.journal.note(runs, order, generation);
+        for &run in runs {
+            for (place, piece) in run.pieces(order, self.geometry) {
+                debug_assert!(self.block_type(place).is_some());
+                self.for_cells(piece, order, |cell| {
+                    debug_assert!(
+                        matches!(Cell::decode(cell.load(Relaxed), 0), Cell::Home { .. }),
+                        "a block of {piece:?} is lent"
+                    );
+                    cell.store(word, Relaxed);
+                    hugepool_shm::step::reached("lend.cell");
+                });
+                let pages = piece.nr_blocks << order.get();
+                self.tally.add(client, place, pages, now_ms);
+                if migratetype == Migratetype::Reclaimable {
+                    self.tally.add_reclaimable(place.section, pages);
+                }
             }
-            let pages = order.nr_pages() * num::saturate(num::count(run.len()));
-            self.tally.add(client, self.place(run[0]), pages, now_ms);
-            if migratetype == Migratetype::Reclaimable {
-                let section = place_of(geometry, run[0]).section;
-                self.tally.add_reclaimable(section, pages);
-            }
+            tell(run, generation);
         }
     }
 
@@ -381,7 +384,8 @@ impl Owners {
     }
 }
 
-fn place_of(geometry: Geometry, pfn: Pfn) -> Place {
+/// The pageblock of a page.
+pub(crate) fn place_of(geometry: Geometry, pfn: Pfn) -> Place {
     let section = pfn.get() >> geometry.section_order();
     let block = pfn.get() >> geometry.pageblock_order().get();
     Place {

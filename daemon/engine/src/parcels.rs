@@ -9,9 +9,11 @@ use hugepool_mm::{Order, Pfn};
 use hugepool_shm::raw::{RawPage, is_before};
 use hugepool_shm::ticket::{Done, Notice, ShareWord, Ticket};
 use hugepool_shm::transit::Transit;
+use hugepool_shm::word_run::WordRun;
 
 use crate::cell::Cell;
 use crate::custody::Custody;
+use crate::head_run::HeadRun;
 use crate::id::ClientId;
 use crate::misuse::Misuse;
 use crate::num;
@@ -134,25 +136,29 @@ impl Custody {
             };
             return Err(Misuse::ParcelElsewhere { ticket, by }.into());
         }
-        let mut words = core::mem::take(&mut self.words);
-        self.posts.words(parts, head, &mut words);
-        let is_early = words.iter().any(|word| {
-            self.is_ahead(*word) && {
-                self.catch_up(word.pfn(), word.generation(), 0, now_ms);
-                self.is_ahead(*word)
-            }
+        let mut runs = core::mem::take(&mut self.claims);
+        self.posts.runs(parts, head, &mut runs);
+        let is_early = runs.iter().any(|run| {
+            let has_come = self.has_reached(sender, run);
+            !has_come
+                && run.words().any(|word| {
+                    self.is_ahead(word) && {
+                        self.catch_up(word.pfn(), word.generation(), 0, now_ms);
+                        self.is_ahead(word)
+                    }
+                })
         });
         let answer = if is_early && !is_last {
             Err(Unsettled::Ahead)
         } else if head.is_shared {
-            self.settle_share(sender, who, ticket, words[0], notice.done, now_ms);
+            self.settle_share(sender, who, ticket, runs[0].first, notice.done, now_ms);
             Ok(())
         } else {
-            let wrong = self.move_parcel(sender, who, &words, notice.done, now_ms);
+            let wrong = self.move_parcel(sender, who, &runs, notice.done, now_ms);
             self.posts.mark_settled(parts);
             wrong.map_or(Ok(()), |misuse| Err(misuse.into()))
         };
-        self.words = words;
+        self.claims = runs;
         answer
     }
 
@@ -180,27 +186,65 @@ impl Custody {
         }
     }
 
-    /// Makes the words' blocks the taker's, or takes them home from it. Returns what was wrong with
-    /// one that it was not done for.
+    /// Makes the blocks of a parcel the taker's, or takes them home from it. Returns what was wrong
+    /// with one that it was not done for.
     fn move_parcel(
         &mut self,
         sender: ClientId,
         taker: ClientId,
-        words: &[RawPage],
+        runs: &[WordRun],
         done: Done,
         now_ms: u64,
     ) -> Option<Misuse> {
         let mut wrong = None;
-        let moved = match done {
-            Done::Kept => self
-                .owners
-                .hand_over_all(words, sender, taker, now_ms, &mut wrong),
-            Done::Freed => self.take_all_home(words, sender, &mut wrong),
-        };
+        let mut moved = 0;
+        for run in runs {
+            if self.move_run(sender, taker, run, done, now_ms) {
+                moved += u64::from(run.nr_blocks);
+                continue;
+            }
+            let words: Vec<RawPage> = run.words().collect();
+            moved += match done {
+                Done::Kept => self
+                    .owners
+                    .hand_over_all(&words, sender, taker, now_ms, &mut wrong),
+                Done::Freed => self.take_all_home(&words, sender, &mut wrong),
+            };
+        }
         if let Some(of) = self.posts.get_mut(taker) {
             of.nr_claimed_pages = of.nr_claimed_pages.wrapping_add(moved);
         }
         wrong
+    }
+
+    /// The same for neighbouring pages that all are the sender's at exactly their generation; false,
+    /// and nothing has changed, if they are not.
+    fn move_run(
+        &mut self,
+        sender: ClientId,
+        taker: ClientId,
+        run: &WordRun,
+        done: Done,
+        now_ms: u64,
+    ) -> bool {
+        let (first, heads) = (run.first, HeadRun::from(*run));
+        if first.order() != 0 {
+            return false;
+        }
+        let generation = first.generation();
+        match done {
+            Done::Kept => self
+                .owners
+                .hand_over_run(heads, generation, sender, taker, now_ms),
+            // Handed on and given back in one: two generations later.
+            Done::Freed => {
+                let is_taken = self.owners.take_run(sender, heads, Some(generation), 2);
+                if is_taken {
+                    self.put_run(heads);
+                }
+                is_taken
+            }
+        }
     }
 
     /// Applies a parcel that its transit word says is taken, unless it is given back at this very
@@ -211,13 +255,18 @@ impl Custody {
         let Some((sender, head)) = self.posts.signed(parts) else {
             return false;
         };
-        let mut words = Vec::new();
-        self.posts.words(parts, head, &mut words);
-        for word in &words {
-            self.catch_up(word.pfn(), word.generation(), depth + 1, now_ms);
-            // The first one that cannot be reached ends it: nobody has the daemon try all.
-            if !self.are_rings_settled && self.is_ahead(*word) {
-                return false;
+        let mut runs = Vec::new();
+        self.posts.runs(parts, head, &mut runs);
+        for run in &runs {
+            if self.has_reached(sender, run) {
+                continue;
+            }
+            for word in run.words() {
+                self.catch_up(word.pfn(), word.generation(), depth + 1, now_ms);
+                // The first one that cannot be reached ends it: nobody has the daemon try all.
+                if !self.are_rings_settled && self.is_ahead(word) {
+                    return false;
+                }
             }
         }
         // What was caught up with may have been this one.
@@ -227,7 +276,7 @@ impl Custody {
         if !self.posts.settle(ticket, taker) {
             return false;
         }
-        self.keep_taken(ticket, sender, taker, words, head.is_shared, now_ms);
+        self.keep_taken(ticket, sender, taker, &runs, head.is_shared, now_ms);
         true
     }
 
@@ -237,23 +286,24 @@ impl Custody {
         ticket: Ticket,
         sender: ClientId,
         taker: ClientId,
-        words: Vec<RawPage>,
+        runs: &[WordRun],
         is_shared: bool,
         now_ms: u64,
     ) {
         let is_known = self.posts.lates.get(ticket).is_some();
         if is_shared {
             if !is_known {
-                self.add_holding(sender, taker, ticket, words[0], now_ms);
+                self.add_holding(sender, taker, ticket, runs[0].first, now_ms);
             }
             self.posts.mark_settled(ticket.parts());
-            return self.reconsider(sender, words[0].pfn(), now_ms);
+            return self.reconsider(sender, runs[0].first.pfn(), now_ms);
         }
         if !is_known {
-            self.posts.lates.add(ticket, taker, words.clone(), false);
+            let words = runs.iter().flat_map(|run| run.words()).collect();
+            self.posts.lates.add(ticket, taker, words, false);
         }
         // The sender's mistake, if any; it is not asked here.
-        let _ = self.move_parcel(sender, taker, &words, Done::Kept, now_ms);
+        let _ = self.move_parcel(sender, taker, runs, Done::Kept, now_ms);
         self.posts.mark_settled(ticket.parts());
     }
 
@@ -280,10 +330,10 @@ impl Custody {
     pub fn finish_parcels(&mut self, parcels: Vec<(Ticket, ClientId, ClientId)>, now_ms: u64) {
         for (ticket, sender, taker) in parcels {
             let parts = ticket.parts();
-            let mut words = Vec::new();
+            let mut runs = Vec::new();
             if let Some((_, head)) = self.posts.signed(parts) {
-                self.posts.words(parts, head, &mut words);
-                self.keep_taken(ticket, sender, taker, words, head.is_shared, now_ms);
+                self.posts.runs(parts, head, &mut runs);
+                self.keep_taken(ticket, sender, taker, &runs, head.is_shared, now_ms);
             }
         }
     }
@@ -308,6 +358,17 @@ impl Custody {
                 return;
             }
         }
+    }
+
+    /// Whether neighbouring pages are a client's at exactly their generation; false also where that
+    /// is to be found out for each.
+    fn has_reached(&self, client: ClientId, run: &WordRun) -> bool {
+        let generation = Some(run.first.generation());
+        run.first.order() == 0
+            && self
+                .owners
+                .alike(client, HeadRun::from(*run), generation)
+                .is_some()
     }
 
     /// Whether a claim is to a later generation than the block has reached.

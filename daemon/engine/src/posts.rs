@@ -9,6 +9,7 @@ use hugepool_shm::outbox::{Outbox, ParcelHead};
 use hugepool_shm::raw::RawPage;
 use hugepool_shm::ticket::{OUTBOX_SLOTS, Ticket, TicketParts};
 use hugepool_shm::transit::{Taker, Transit, TransitTable, TransitWord};
+use hugepool_shm::word_run::WordRun;
 use hugepool_shm::words::Words;
 
 use crate::id::ClientId;
@@ -179,12 +180,12 @@ impl Posts {
         (head.sequence == parts.sequence && !is_settled).then_some((of.client, head))
     }
 
-    /// The page words of a parcel that is signed for.
-    pub fn words(&self, parts: TicketParts, head: ParcelHead, out: &mut Vec<RawPage>) {
+    /// The blocks of a parcel that is signed for.
+    pub fn runs(&self, parts: TicketParts, head: ParcelHead, out: &mut Vec<WordRun>) {
         out.clear();
         let of = self.in_slot(parts.client);
         if let Some(slot) = of.and_then(|of| of.outbox.slot(parts.slot)) {
-            out.extend(slot.words(head.nr_blocks));
+            out.extend(slot.runs(head.nr_blocks));
         }
     }
 
@@ -265,7 +266,7 @@ impl Posts {
         let signed = (0..).zip(slots.take(nr_slots));
         signed.filter_map(move |(slot, signed)| {
             let head = signed.head().filter(|head| head.is_shared)?;
-            let word = signed.word(0);
+            let word = signed.first_word();
             let parts = TicketParts {
                 client: client.slot,
                 zone: word.zone(),
@@ -297,7 +298,7 @@ impl Posts {
             let Some(head) = signed.head() else { continue };
             let parts = TicketParts {
                 client: client.slot,
-                zone: signed.word(0).zone(),
+                zone: signed.first_word().zone(),
                 slot,
                 sequence: head.sequence,
             };
@@ -329,7 +330,7 @@ impl Posts {
             }
             let parts = TicketParts {
                 client: client.slot,
-                zone: signed.word(0).zone(),
+                zone: signed.first_word().zone(),
                 slot,
                 sequence: head.sequence,
             };

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use hugepool_mm::Pfn;
 use hugepool_shm::raw::RawPage;
 use hugepool_shm::ticket::{Holds, ShareWord, Ticket};
+use hugepool_shm::word_run::WordRun;
 
 use crate::cell::Cell;
 use crate::custody::Custody;
@@ -211,7 +212,8 @@ impl Custody {
             };
             // Of who has given it up at this moment nothing is to be noted, and it is not found again.
             if self.posts.settle(ticket, taker) {
-                self.keep_taken(ticket, sender, taker, vec![word], true, now_ms);
+                let runs = [WordRun::of_one(word)];
+                self.keep_taken(ticket, sender, taker, &runs, true, now_ms);
             }
         }
     }

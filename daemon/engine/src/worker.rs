@@ -5,12 +5,14 @@
 
 use hugepool_mm::{Mark, Pfn};
 use hugepool_shm::lane_daemon::Poisoned;
-use hugepool_shm::raw::{Class, NR_CLASSES, PageParts, RawPage};
+use hugepool_shm::raw::{Class, NR_CLASSES, PageParts};
+use hugepool_shm::word_run::WordRun;
 
 use crate::Engine;
 use crate::client::{Client, Link};
 use crate::custody::Custody;
 use crate::deferred::Early;
+use crate::head_run::HeadRun;
 use crate::id::{ClientId, Now, millis};
 use crate::journal::Errand;
 use crate::lanes::{Hunger, class_migratetype, class_order, raw_migratetype};
@@ -33,6 +35,8 @@ const MAX_FRUITLESS: u32 = 3;
 struct Served {
     nr_home: usize,
     nr_lent: usize,
+    /// Something was wanted, whether it could be given or not.
+    was_wanted: bool,
 }
 
 /// A lane whose words made no sense.
@@ -82,7 +86,11 @@ impl Engine {
         }
         let health = serve(client, &mut self.custody, now, &mut served);
         publish_allowance(client, &self.custody);
-        let Served { nr_home, nr_lent } = served;
+        let Served {
+            nr_home,
+            nr_lent,
+            was_wanted,
+        } = served;
         self.nr_misuses += client.nr_misuses - before;
         if let Some(link) = &mut client.link {
             let is_fruitless = nr_home + nr_lent == 0;
@@ -91,7 +99,7 @@ impl Engine {
             } else {
                 0
             };
-            if nr_lent > 0 && link.segment.raise_wake() {
+            if (nr_lent > 0 || was_wanted) && link.segment.raise_wake() {
                 outside.wake(id);
             }
         }
@@ -259,18 +267,11 @@ fn bring_home(client: &mut Client, custody: &mut Custody, now_ms: u64) -> Result
     let mut settle = || -> Result<(), Sick> {
         for (at, lane) in lanes.iter_mut().enumerate() {
             let mut nr_freed = [0; NR_CLASSES];
-            let settled = &mut |claim| match custody.settle_word(id, claim, false, now_ms) {
-                Ok(()) => {
-                    if let Some(class) = Class::of(claim, u32::from(pageblock_order.get())) {
-                        nr_freed[class.index()] += 1;
-                    }
+            let settled = &mut |run: WordRun| {
+                let nr_home = settle_run(custody, id, run, is_replay, now_ms, &mut misuses);
+                if let Some(class) = Class::of(run.first, u32::from(pageblock_order.get())) {
+                    nr_freed[class.index()] += nr_home;
                 }
-                Err(Unsettled::Ahead) => {
-                    custody.deferred.push(id, Early::Word(claim));
-                }
-                // A daemon before has settled it, and died before it could say so.
-                Err(_) if is_replay && custody.is_settled(claim) => {}
-                Err(Unsettled::Misuse(misuse)) => misuses.push(misuse),
             };
             let nr_settled = lane.settle(settled);
             lane.note_freed(&nr_freed);
@@ -281,16 +282,25 @@ fn bring_home(client: &mut Client, custody: &mut Custody, now_ms: u64) -> Result
     let map = segment.free_map();
     let health = if map.may_have_any() {
         let (settled, health) = map.load(map_cursor, MAP_BUDGET_WORDS).settled_by(settle);
-        for pfn in settled.heads() {
-            match custody.settle_head(id, pfn, now_ms) {
-                Ok(()) => {}
-                // Home already: its word came by a ring, or it was recalled.
-                Err(Misuse::NotLent { .. }) => {}
-                // It may have come by a parcel of which only a notice tells, in another ring.
-                Err(Misuse::NotYours { .. }) => {
-                    custody.deferred.push(id, Early::Head(pfn));
+        for (first, nr_blocks) in settled.runs() {
+            let run = HeadRun {
+                first: Pfn::new(first),
+                nr_blocks,
+            };
+            if custody.take_heads_home(id, run, None) {
+                continue;
+            }
+            for pfn in (0..nr_blocks).filter_map(|at| first.checked_add(at)) {
+                match custody.settle_head(id, pfn, now_ms) {
+                    Ok(()) => {}
+                    // Home already: its word came by a ring, or it was recalled.
+                    Err(Misuse::NotLent { .. }) => {}
+                    // It may have come by a parcel of which only a notice tells, in another ring.
+                    Err(Misuse::NotYours { .. }) => {
+                        custody.deferred.push(id, Early::Head(pfn));
+                    }
+                    Err(misuse) => misuses.push(misuse),
                 }
-                Err(misuse) => misuses.push(misuse),
             }
         }
         settled.commit();
@@ -304,6 +314,34 @@ fn bring_home(client: &mut Client, custody: &mut Custody, now_ms: u64) -> Result
     health
 }
 
+/// Settles what a client says it gives back, or has done with a parcel: all at once if it can be,
+/// else word by word. Returns how many words were right.
+fn settle_run(
+    custody: &mut Custody,
+    id: ClientId,
+    run: WordRun,
+    is_replay: bool,
+    now_ms: u64,
+    misuses: &mut Vec<Misuse>,
+) -> u32 {
+    if custody.take_run_home(id, run) {
+        return run.nr_blocks;
+    }
+    let mut nr_right = 0;
+    for claim in run.words() {
+        match custody.settle_word(id, claim, false, now_ms) {
+            Ok(()) => nr_right += 1,
+            Err(Unsettled::Ahead) => {
+                custody.deferred.push(id, Early::Word(claim));
+            }
+            // A daemon before has settled it, and died before it could say so.
+            Err(_) if is_replay && custody.is_settled(claim) => {}
+            Err(Unsettled::Misuse(misuse)) => misuses.push(misuse),
+        }
+    }
+    nr_right
+}
+
 /// Takes what can be taken from the client's closed lanes.
 fn take_closed(client: &mut Client, custody: &mut Custody, now: Now) -> Result<(), Sick> {
     let id = client.id;
@@ -314,16 +352,9 @@ fn take_closed(client: &mut Client, custody: &mut Custody, now: Now) -> Result<(
     let mut misuses = Vec::new();
     let mut health = Ok(());
     for (at, lane) in link.lanes.iter_mut().enumerate() {
-        let settle = &mut |claims: &[RawPage]| {
+        let settle = &mut |claims: &[WordRun]| {
             for &claim in claims {
-                match custody.settle_word(id, claim, false, millis(now)) {
-                    Ok(()) => {}
-                    Err(Unsettled::Ahead) => {
-                        custody.deferred.push(id, Early::Word(claim));
-                    }
-                    Err(_) if is_replay && custody.is_settled(claim) => {}
-                    Err(Unsettled::Misuse(misuse)) => misuses.push(misuse),
-                }
+                settle_run(custody, id, claim, is_replay, millis(now), &mut misuses);
             }
         };
         // A sick lane is judged whole before any of it is taken.
@@ -366,6 +397,7 @@ fn refill_link(
             let nr_lent = feed(client, link, at, hunger, custody, now).map_err(sick)?;
             link.lanes[at].was_given(hunger, nr_lent);
             served.nr_lent += nr_lent;
+            served.was_wanted |= !hunger.is_ahead;
         }
         if !hungers.is_empty() {
             link.lanes[at].publish(&link.bounds);
@@ -396,9 +428,9 @@ fn feed(
         },
         ..client.borrower(client.zonelist(migratetype))
     };
-    let mut lent: Vec<(Pfn, u32)> = Vec::new();
+    let mut lent: Vec<(HeadRun, u32)> = Vec::new();
     let nr = num::index(hunger.nr_blocks);
-    let tell = &mut |pfn, generation| lent.push((pfn, generation));
+    let tell = &mut |run, generation| lent.push((run, generation));
     let daemon = &mut link.lanes[lane].daemon;
     let errand = Errand::Grant {
         lane: daemon.index(),
@@ -407,26 +439,29 @@ fn feed(
     };
     custody.open_journal(client.id, errand);
     custody.lend(&who, order, migratetype, nr, millis(now), tell);
-    let words: Vec<RawPage> = lent
-        .into_iter()
-        .map(|(pfn, generation)| {
-            let parts = PageParts {
-                pfn: pfn.get(),
-                order: u32::from(order.get()),
-                migratetype: raw_migratetype(migratetype),
-                zone: num::saturate(num::count(custody.zones.of_page(pfn))),
-                client: link.client_index,
-                generation,
-            };
-            parts
+    let word_of = |&(run, generation): &(HeadRun, u32)| {
+        let parts = PageParts {
+            pfn: run.first.get(),
+            order: u32::from(order.get()),
+            migratetype: raw_migratetype(migratetype),
+            zone: num::saturate(num::count(custody.zones.of_page(run.first))),
+            client: link.client_index,
+            generation,
+        };
+        WordRun {
+            first: parts
                 .pack()
-                .expect("zone and client index were checked when they were made")
-        })
-        .collect();
-    let granted = link.lanes[lane].daemon.grant(hunger.class, &words);
+                .expect("zone and client index were checked when they were made"),
+            nr_blocks: run.nr_blocks,
+        }
+    };
+    let runs: Vec<WordRun> = lent.iter().map(word_of).collect();
+    let granted = link.lanes[lane]
+        .daemon
+        .grant_runs(hunger.class, runs.iter().copied());
     // What was not published goes straight back.
     let nr_granted = *granted.as_ref().unwrap_or(&0);
-    for &word in &words[nr_granted..] {
+    for word in runs.iter().flat_map(|run| run.words()).skip(nr_granted) {
         let taken = custody.take_home(client.id, word);
         debug_assert!(taken.is_ok(), "{word:?} was lent just now");
     }

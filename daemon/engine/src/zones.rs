@@ -12,6 +12,7 @@ use hugepool_shm::raw::NR_ZONES;
 use thiserror::Error;
 
 use crate::config::ZoneSettings;
+use crate::head_run::HeadRun;
 use crate::id::OperationId;
 use crate::num;
 use crate::report::{Backing, PageCounts};
@@ -50,6 +51,10 @@ pub enum ConfigError {
         why: String,
     },
 }
+
+/// From so many neighbours on pages go to the free maps and not to the daemon's lists: there they
+/// are a word's bits, and find their neighbours again.
+const STRAIGHT_HOME: u32 = 8;
 
 /// What is known of a section beside its state in the zone.
 #[derive(Clone, Debug)]
@@ -259,6 +264,28 @@ impl Zones {
     pub fn put(&mut self, pfn: Pfn, order: Order) {
         let zone = self.of_page(pfn);
         self.zones[zone].pcp_put(pfn, order);
+    }
+
+    /// Puts neighbouring pages away, which may lie in several zones: many past the daemon's lists,
+    /// a few as single ones.
+    pub fn put_run(&mut self, run: HeadRun) {
+        let end = run.end(Order::ZERO);
+        let mut at = run.first;
+        while u64::from(at.get()) < end {
+            let zone = self.of_page(at);
+            let end_here = self.zones[zone].reserve_range().end.min(end);
+            let here = HeadRun {
+                first: at,
+                nr_blocks: num::saturate(end_here - u64::from(at.get())),
+            };
+            if here.nr_blocks >= STRAIGHT_HOME {
+                self.zones[zone].free_run(at, here.nr_blocks);
+            } else {
+                here.heads(Order::ZERO)
+                    .for_each(|pfn| self.zones[zone].pcp_put(pfn, Order::ZERO));
+            }
+            at = Pfn::new(num::saturate(end_here));
+        }
     }
 
     /// Frees blocks of one order that ascend, each run of a zone at once.

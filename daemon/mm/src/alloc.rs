@@ -5,7 +5,7 @@
 
 use crate::num::index;
 use crate::pageblock::ISOLATE_POOL;
-use crate::{Migratetype, Order, Pfn, Shortfall, Zone, watermark};
+use crate::{Migratetype, Order, Pfn, PfnRange, Shortfall, Zone, watermark};
 
 /// The mark a request has to leave free pages above.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,6 +130,29 @@ impl Zone {
         }
         self.buddy
             .free_bulk(pfns, u32::from(order.get()), self.config.start.get());
+    }
+
+    /// Gives neighbouring pages back, from `first` on: as [`free`](Self::free) of each of them, by
+    /// whole words.
+    ///
+    /// # Panics
+    /// As [`free`](Self::free).
+    pub fn free_run(&mut self, first: Pfn, nr_pages: u32) {
+        let run = PfnRange::new(first, nr_pages.into());
+        assert!(
+            self.reserve_range().covers(run),
+            "{nr_pages} pages from {first} on are not in zone {}",
+            self.config.name
+        );
+        debug_assert!(
+            (0..nr_pages).all(|at| {
+                let page = first.checked_add(at);
+                page.is_some_and(|page| self.exists(page, Order::ZERO))
+            }),
+            "a page of {nr_pages} from {first} on is a hole"
+        );
+        self.buddy
+            .free_run(first.get() - self.config.start.get(), nr_pages);
     }
 
     /// Counts a block that somebody holds out of the managed pages, as a balloon does.

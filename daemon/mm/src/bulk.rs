@@ -7,7 +7,7 @@
 use crate::bits::{self, Tally, WORD_ORDER};
 use crate::buddy::Buddy;
 use crate::num::{index, low_bits, to_u32};
-use crate::pageblock::PoolIndex;
+use crate::pageblock::{PoolIndex, Row};
 
 /// No free run is this large.
 pub(crate) const NOTHING_SPARED: u32 = u32::MAX;
@@ -100,6 +100,74 @@ impl Buddy {
         }
     }
 
+    /// Frees neighbouring pages, a pageblock at a time.
+    ///
+    /// # Panics
+    /// If any page is free already or not managed.
+    pub fn free_run(&mut self, first: u32, nr_pages: u32) {
+        let (mut at, mut left) = (first, nr_pages);
+        while left > 0 {
+            let (block, off) = self.shape.split(at);
+            let nr_here = left.min(self.shape.block_pages - off);
+            if nr_here == self.shape.block_pages {
+                self.free_one(at, self.shape.pageblock_order);
+            } else {
+                self.free_part(block, off, nr_here);
+            }
+            at += nr_here;
+            left -= nr_here;
+        }
+    }
+
+    /// Frees some neighbouring pages of one pageblock.
+    fn free_part(&mut self, block: u32, off: u32, nr_pages: u32) {
+        let row = self.begin_free(block);
+        let end = off + nr_pages;
+        let mut at = off;
+        let masks = core::iter::from_fn(|| {
+            (at < end).then(|| {
+                let first = at & 63;
+                let nr_here = (64 - first).min(end - at);
+                let word = index(at >> WORD_ORDER);
+                at += nr_here;
+                (word, low_bits(nr_here) << first)
+            })
+        });
+        self.free_masks(block, row, masks);
+    }
+
+    /// Frees the pages of a pageblock that the masks of its words name.
+    fn free_masks(&mut self, block: u32, row: Row, masks: impl Iterator<Item = (usize, u64)>) {
+        let shape = self.shape;
+        let words = Self::words(self.bits_mut(), shape, block);
+        let mut tally: Tally = [0; 16];
+        let mut nr_free = row.nr_free();
+        for (word, mask) in masks {
+            let at = word & (shape.block_words - 1);
+            let before = words[at];
+            assert!(
+                before & mask == 0,
+                "a page of word {at} of pageblock {block} is free already"
+            );
+            let after = before | mask;
+            words[at] = after;
+            tally_change(&mut tally, before, after, shape.pageblock_order);
+            if after == u64::MAX {
+                bits::tally_groups(&mut tally, words, at, shape.pageblock_order, 1);
+            }
+            nr_free += mask.count_ones();
+        }
+        let largest = if nr_free == shape.block_pages {
+            shape.pageblock_order
+        } else {
+            bits::largest_run(words, shape.pageblock_order - 1).unwrap_or(0)
+        };
+        let pool = row.pool();
+        self.pools[pool].nr_free += u64::from(nr_free - row.nr_free());
+        self.pools[pool].add_runs(&tally);
+        self.refile(pool, block, row, row.with_free(nr_free, largest));
+    }
+
     /// Which order of the index to take the next pageblock from: the smallest free run
     /// that serves all that is left, else the largest one there is in a partly free
     /// pageblock, and only then a wholly free one.
@@ -180,9 +248,6 @@ impl Buddy {
     ) -> &'a [crate::Pfn] {
         let shape = self.shape;
         let row = self.begin_free(block);
-        let words = Self::words(self.bits_mut(), shape, block);
-        let mut tally: Tally = [0; 16];
-        let mut nr_free = row.nr_free();
         let mut rest = pfns;
         let run = low_bits(1 << order);
         let place = |pfn: &crate::Pfn| {
@@ -194,11 +259,11 @@ impl Buddy {
             (pfn >> WORD_ORDER, pfn & 63)
         };
         // With pageblocks of 32 pages two of them share a number here, but not a block.
-        while let Some(pfn) = rest
-            .first()
-            .filter(|p| shape.split(p.get() - base).0 == block)
-        {
-            let (word, _) = place(pfn);
+        let masks = core::iter::from_fn(|| {
+            let first = rest
+                .first()
+                .filter(|p| shape.split(p.get() - base).0 == block)?;
+            let (word, _) = place(first);
             let mut mask = 0;
             while let Some(pfn) = rest.first() {
                 let (at, off) = place(pfn);
@@ -213,26 +278,9 @@ impl Buddy {
                 mask |= run << off;
                 rest = &rest[1..];
             }
-            let at = index(word) & (shape.block_words - 1);
-            let before = words[at];
-            assert!(before & mask == 0, "a page next to {pfn} is free already");
-            let after = before | mask;
-            words[at] = after;
-            tally_change(&mut tally, before, after, shape.pageblock_order);
-            if after == u64::MAX {
-                bits::tally_groups(&mut tally, words, at, shape.pageblock_order, 1);
-            }
-            nr_free += mask.count_ones();
-        }
-        let largest = if nr_free == shape.block_pages {
-            shape.pageblock_order
-        } else {
-            bits::largest_run(words, shape.pageblock_order - 1).unwrap_or(0)
-        };
-        let pool = row.pool();
-        self.pools[pool].nr_free += u64::from(nr_free - row.nr_free());
-        self.pools[pool].add_runs(&tally);
-        self.refile(pool, block, row, row.with_free(nr_free, largest));
+            Some((index(word), mask))
+        });
+        self.free_masks(block, row, masks);
         rest
     }
 }
@@ -351,6 +399,30 @@ mod tests {
             assert_eq!(together.buddyinfo(), apart.buddyinfo());
             together.verify().unwrap();
         }
+    }
+
+    #[test]
+    fn a_run_freed_at_once_is_what_its_pages_are_freed_apart() {
+        for (first, nr_pages) in [
+            (257, 3),
+            (260, 64),
+            (300, 100),
+            (319, 66),
+            (256, 256),
+            (320, 64),
+        ] {
+            let (mut together, mut apart) = (zone_with_free(&[]), zone_with_free(&[]));
+            together.free_run(Pfn::new(first), nr_pages);
+            (first..first + nr_pages).for_each(|page| apart.free(Pfn::new(page), Order::ZERO));
+            assert_eq!(together.buddyinfo(), apart.buddyinfo());
+            together.verify().unwrap();
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "free already")]
+    fn a_free_page_in_a_run_is_our_own_mistake() {
+        zone_with_free(&[300]).free_run(Pfn::new(290), 20);
     }
 
     #[test]

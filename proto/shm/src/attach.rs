@@ -17,7 +17,7 @@ pub use crate::layout::LAYOUT_VERSION;
 pub use crate::ticket::RING_TICKETS_MAX;
 
 /// The oldest layout that this build still speaks.
-pub const OLDEST_LAYOUT_VERSION: u32 = 1;
+pub const OLDEST_LAYOUT_VERSION: u32 = 2;
 
 /// Zones that one client may be given: the page word has three bits for them.
 pub const MAX_ZONES: u8 = 8;

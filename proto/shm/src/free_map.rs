@@ -36,7 +36,30 @@ impl<'a> FreeMap<'a> {
     /// Frees the block headed by `pfn` through the map. False only for a pfn beyond the map,
     /// which no page of this client can have.
     pub fn set(&self, pfn: u32) -> bool {
-        let (index, bit) = (pfn as usize / WORD_BITS, 1 << (pfn as usize % WORD_BITS));
+        self.set_bits(pfn as usize / WORD_BITS, 1 << (pfn as usize % WORD_BITS))
+    }
+
+    /// Frees neighbouring blocks of order 0 from `pfn` on, a word of the map at a time; returns how
+    /// many were not beyond the map.
+    pub fn set_all(&self, pfn: u32, nr_blocks: u32) -> u32 {
+        let (mut at, end) = (pfn as usize, pfn as usize + nr_blocks as usize);
+        let mut nr_set = 0;
+        while at < end {
+            let first = at % WORD_BITS;
+            let nr_here = (WORD_BITS - first).min(end - at);
+            let bits = u64::MAX >> (WORD_BITS - nr_here) << first;
+            nr_set += if self.set_bits(at / WORD_BITS, bits) {
+                bits.count_ones()
+            } else {
+                0
+            };
+            at += nr_here;
+        }
+        nr_set
+    }
+
+    #[inline]
+    fn set_bits(&self, index: usize, bit: u64) -> bool {
         let Some(word) = self.bits.get(index) else {
             return false;
         };
@@ -175,11 +198,31 @@ pub struct Settled<'a> {
 impl Settled<'_> {
     /// The pfns of the freed blocks' heads: claims. A page that is home already is skipped.
     pub fn heads(&self) -> impl Iterator<Item = u32> + '_ {
-        self.words.iter().flat_map(|&MapWord { index, bits }| {
-            (0..WORD_BITS)
-                .filter(move |bit| bits >> bit & 1 == 1)
-                .filter_map(move |bit| u32::try_from(index * WORD_BITS + bit).ok())
-        })
+        let runs = self.runs().into_iter();
+        runs.flat_map(|(first, nr)| (0..nr).map(move |at| first.wrapping_add(at)))
+    }
+
+    /// The same by neighbours: the first pfn, and how many follow one another.
+    pub fn runs(&self) -> Vec<(u32, u32)> {
+        let mut runs: Vec<(u32, u32)> = Vec::new();
+        for &MapWord { index, bits } in &self.words {
+            let Ok(start) = u32::try_from(index * WORD_BITS) else {
+                continue;
+            };
+            let (mut left, mut at) = (bits, start);
+            while left != 0 {
+                let nr_clear = left.trailing_zeros();
+                let nr_set = (left >> nr_clear).trailing_ones();
+                at += nr_clear;
+                match runs.last_mut() {
+                    Some((first, nr)) if first.wrapping_add(*nr) == at => *nr += nr_set,
+                    _ => runs.push((at, nr_set)),
+                }
+                at = at.wrapping_add(nr_set);
+                left = left.checked_shr(nr_clear + nr_set).unwrap_or(0);
+            }
+        }
+        runs
     }
 
     /// Clears the bits of these pages, which are home now. Only after this may they be lent.
@@ -230,6 +273,30 @@ mod tests {
         assert_eq!(home, freed);
         assert!(!map.may_have_any());
         assert!(take_home(map, &mut 0, usize::MAX).is_empty());
+    }
+
+    #[test]
+    fn neighbours_are_freed_by_words_and_come_home_as_neighbours() {
+        for (first, nr) in [(0, 1), (63, 2), (5, 59), (64, 64), (60, 200), (32_700, 300)] {
+            let (bits, summary) = (words(3 * SUMMARY_GRAIN), words(1));
+            let map = FreeMap {
+                bits: &bits,
+                summary: &summary,
+            };
+            assert_eq!(map.set_all(first, nr), nr);
+            assert!(map.set(first + nr + 1));
+            let (settled, ()) = map.load(&mut 0, usize::MAX).settled_by(|| ());
+            assert_eq!(settled.runs(), [(first, nr), (first + nr + 1, 1)]);
+            assert_eq!(settled.heads().count(), nr as usize + 1);
+            settled.commit();
+            assert!(!map.may_have_any());
+        }
+        let (bits, summary) = (words(2), words(1));
+        let map = FreeMap {
+            bits: &bits,
+            summary: &summary,
+        };
+        assert_eq!(map.set_all(120, 20), 8, "the others are beyond the map");
     }
 
     #[test]

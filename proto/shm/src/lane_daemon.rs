@@ -19,6 +19,7 @@ use crate::raw::{Class, RawPage};
 use crate::ring::{BadCursors, Ring};
 use crate::sync::{Acquire, Relaxed, Release};
 use crate::window::{Window, is_closed, next_closed};
+use crate::word_run::{WordRun, runs_of};
 
 use crate::lane_recall::Gate;
 pub use crate::lane_recall::TakeState;
@@ -211,11 +212,19 @@ impl LaneDaemon {
     /// Lends blocks into the lane, as many as there is room for; returns how many. Custody must
     /// have been recorded before. A lane that is closed takes none.
     pub fn grant(&mut self, class: Class, pages: &[RawPage]) -> Result<usize, Poisoned> {
+        self.grant_runs(class, runs_of(pages))
+    }
+
+    /// The same by runs.
+    pub fn grant_runs(
+        &mut self,
+        class: Class,
+        runs: impl Iterator<Item = WordRun>,
+    ) -> Result<usize, Poisoned> {
         if self.gate != Gate::Open || class.index() >= LANE_CLASSES {
             return Ok(0);
         }
         let ring = grants_ring(self.segment.lane(self.index).expect(LANE), class);
-        let words = pages.iter().map(|page| page.bits());
         let kept = &self.kept;
         let keep = |tail| {
             if let Some(kept) = kept {
@@ -224,7 +233,7 @@ impl LaneDaemon {
                 step::reached("grant.cursor");
             }
         };
-        ring.push_checked(&mut self.grants_tail[class.index()], words, keep)
+        ring.push_checked(&mut self.grants_tail[class.index()], runs, keep)
             .map_err(|bad| bad_grants(class, bad))
     }
 
@@ -272,6 +281,11 @@ impl LaneDaemon {
     /// Hands each returned word to `take`, then publishes that they were read; returns how many.
     /// At most one ring's worth, however fast the client goes on.
     pub fn settle(&mut self, take: &mut dyn FnMut(RawPage)) -> Result<usize, Poisoned> {
+        self.settle_runs(&mut |run| run.words().for_each(&mut *take))
+    }
+
+    /// The same by runs.
+    pub fn settle_runs(&mut self, take: &mut dyn FnMut(WordRun)) -> Result<usize, Poisoned> {
         let ring = returns_ring(self.segment.lane(self.index).expect(LANE));
         let kept = &self.kept;
         let keep = |head| {
@@ -281,7 +295,6 @@ impl LaneDaemon {
                 step::reached("settle.cursor");
             }
         };
-        let take = &mut |bits| take(RawPage::from_bits(bits));
         ring.pop_checked(&mut self.returns_head, take, keep)
             .map_err(bad_returns)
     }

@@ -11,6 +11,7 @@ use crate::lane_daemon::{magazine, returns_ring, window};
 use crate::layout::{Lane, RETURNS};
 use crate::raw::{Class, KEY_MASK, RawPage};
 use crate::sync::{Acquire, Relaxed, Release};
+use crate::word_run::runs_of;
 
 /// Words in `returns` with which a notice rings: each may stand for a parcel's pages, which their
 /// sender is to have again soon.
@@ -362,9 +363,14 @@ pub(crate) fn free_into_map(
 ) {
     let map = segment.free_map();
     let mut nr_set = 0u32;
-    for &word in words {
-        let is_set = word != 0 && map.set(RawPage::from_bits(word).pfn());
-        nr_set = nr_set.wrapping_add(u32::from(is_set));
+    for run in runs_of(RawPage::of_bits(words)) {
+        // An empty word is no page.
+        if run.first.order() == 0 && run.first.bits() != 0 {
+            nr_set = nr_set.wrapping_add(map.set_all(run.first.pfn(), run.nr_blocks));
+        } else if run.first.bits() != 0 {
+            let is_set = run.words().filter(|word| map.set(word.pfn()));
+            nr_set = is_set.fold(nr_set, |nr, _| nr.wrapping_add(1));
+        }
     }
     ring();
     // SYNC(lane.counts): pairs with `LaneStats::of`.

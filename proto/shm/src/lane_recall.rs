@@ -15,6 +15,7 @@ use crate::raw::{Class, RawPage};
 use crate::slots;
 use crate::step;
 use crate::sync::{Acquire, AtomicU64, Relaxed, Release};
+use crate::word_run::{self, WordRun, push_word};
 
 /// Where taking a closed lane back stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +68,9 @@ impl LaneDaemon {
         is_stuck: bool,
         out: &mut Vec<RawPage>,
     ) -> Result<TakeState, Poisoned> {
-        self.take_by(is_stuck, &mut |claims| out.extend_from_slice(claims))
+        self.take_by(is_stuck, &mut |claims| {
+            out.extend(claims.iter().flat_map(|claim| claim.words()));
+        })
     }
 
     /// As [`LaneDaemon::try_take`], each claim being settled by `settle` before the lane forgets
@@ -78,7 +81,7 @@ impl LaneDaemon {
     pub fn take_by(
         &mut self,
         is_stuck: bool,
-        settle: &mut dyn FnMut(&[RawPage]),
+        settle: &mut dyn FnMut(&[WordRun]),
     ) -> Result<TakeState, Poisoned> {
         assert!(self.gate != Gate::Open, "lane {} is open", self.index);
         let reach = window(self.lane()).reach();
@@ -95,7 +98,7 @@ impl LaneDaemon {
     }
 
     /// Nobody is in the window and nobody will enter: the lane's words are the daemon's.
-    fn take_rest(&mut self, settle: &mut dyn FnMut(&[RawPage])) -> Result<TakeState, Poisoned> {
+    fn take_rest(&mut self, settle: &mut dyn FnMut(&[WordRun])) -> Result<TakeState, Poisoned> {
         let partly = match &self.gate {
             Gate::Partly(taken) => Some(**taken),
             _ => None,
@@ -146,7 +149,7 @@ impl LaneDaemon {
         &self,
         class: Class,
         taken: Option<Taken>,
-        out: &mut Vec<RawPage>,
+        out: &mut Vec<WordRun>,
     ) -> Result<u32, Poisoned> {
         let ring = grants_ring(self.lane(), class);
         let head = ring.head.load(Relaxed);
@@ -166,7 +169,7 @@ impl LaneDaemon {
                 high: tail,
             });
         }
-        take_run(ring.slots, head, nr_left, out);
+        out.extend(word_run::load_all(ring.slots, head, end));
         Ok(head)
     }
 
@@ -175,7 +178,7 @@ impl LaneDaemon {
         &self,
         class: Class,
         taken: Option<Taken>,
-        out: &mut Vec<RawPage>,
+        out: &mut Vec<WordRun>,
     ) -> Result<(), Poisoned> {
         let lane = self.lane();
         let magazine = magazine(lane, class);
@@ -195,10 +198,10 @@ impl LaneDaemon {
                 high: top,
             });
         }
-        take_run(magazine.slots, bottom, nr_below, out);
-        take_run(magazine.slots, to, nr_above, out);
+        take_words(magazine.slots, bottom, nr_below, out);
+        take_words(magazine.slots, to, nr_above, out);
         let last = magazine.last.load(Relaxed);
-        out.extend((last != 0).then(|| RawPage::from_bits(last)));
+        out.extend((last != 0).then(|| WordRun::of_one(RawPage::from_bits(last))));
         Ok(())
     }
 
@@ -207,13 +210,14 @@ impl LaneDaemon {
     fn take_beyond(
         &mut self,
         reach: u32,
-        settle: &mut dyn FnMut(&[RawPage]),
+        settle: &mut dyn FnMut(&[WordRun]),
     ) -> Result<TakeState, Poisoned> {
         let mut claims = Vec::new();
-        let mut taken = [Taken {
+        let nothing = Taken {
             grants_from: 0,
             magazine: None,
-        }; LANE_CLASSES];
+        };
+        let mut taken = [(nothing, 0); LANE_CLASSES];
         // All cursors are judged before anything is taken, so that a poisoned lane is whole.
         for class in lane_classes() {
             taken[class.index()] = self.beyond(class, reach)?;
@@ -222,22 +226,23 @@ impl LaneDaemon {
             let Taken {
                 grants_from,
                 magazine: from_magazine,
-            } = taken[class.index()];
-            let nr_grants = self.grants_tail[class.index()].wrapping_sub(grants_from);
-            take_run(
-                grants_ring(self.lane(), class).slots,
+            } = taken[class.index()].0;
+            let tail = self.grants_tail[class.index()];
+            let slots = grants_ring(self.lane(), class).slots;
+            claims.extend(runs_behind(
+                slots,
+                taken[class.index()].1,
                 grants_from,
-                nr_grants,
-                &mut claims,
-            );
+                tail,
+            ));
             if let Some((from, to)) = from_magazine {
                 let slots = magazine(self.lane(), class).slots;
-                take_run(slots, from, to.wrapping_sub(from), &mut claims);
+                take_words(slots, from, to.wrapping_sub(from), &mut claims);
             }
         }
         settle(&claims);
         step::reached("recall.beyond");
-        self.gate = Gate::Partly(Box::new(taken));
+        self.gate = Gate::Partly(Box::new(taken.map(|(taken, _)| taken)));
         self.keep_gate();
         Ok(TakeState::Held {
             reach,
@@ -245,8 +250,9 @@ impl LaneDaemon {
         })
     }
 
-    /// What of a class lies beyond the reach.
-    fn beyond(&self, class: Class, reach: u32) -> Result<Taken, Poisoned> {
+    /// What of a class lies beyond the reach, and where the client's cursor of the grants stood:
+    /// from there on they can be read, whatever the operation does meanwhile to those in its reach.
+    fn beyond(&self, class: Class, reach: u32) -> Result<(Taken, u32), Poisoned> {
         let tail = self.grants_tail[class.index()];
         let nr_grants = self.grants_depth(class)?;
         let grants_from = tail.wrapping_sub(nr_grants.saturating_sub(reach));
@@ -258,10 +264,11 @@ impl LaneDaemon {
             .saturating_sub(reach.saturating_mul(2));
         let from = bottom.wrapping_add(reach);
         let magazine = (nr_magazine > 0).then(|| (from, from.wrapping_add(nr_magazine)));
-        Ok(Taken {
+        let taken = Taken {
             grants_from,
             magazine,
-        })
+        };
+        Ok((taken, tail.wrapping_sub(nr_grants)))
     }
 
     /// Shows each word that lies in the lane, open or closed, by the client's cursors; what was
@@ -277,7 +284,10 @@ impl LaneDaemon {
             // SYNC(ring.head): pairs with the client's pop.
             let head = ring.head.load(Acquire);
             let tail = taken.map_or(self.grants_tail[class.index()], |taken| taken.grants_from);
-            show_run(ring.slots, head, tail, found);
+            if tail.wrapping_sub(head) as usize <= ring.slots.len() {
+                let runs = word_run::load_all(ring.slots, head, tail);
+                runs.flat_map(WordRun::words).for_each(&mut *found);
+            }
             let magazine = magazine(self.lane(), class);
             let (bottom, top) = (magazine.bottom.load(Relaxed), magazine.top.load(Relaxed));
             match taken.and_then(|taken| taken.magazine) {
@@ -339,8 +349,24 @@ fn show_run(slots: &[AtomicU64], from: u32, to: u32, found: &mut dyn FnMut(RawPa
     }
 }
 
-fn take_run(slots: &[AtomicU64], from: u32, count: u32, out: &mut Vec<RawPage>) {
-    out.extend(
-        (0..count).map(|offset| RawPage::from_bits(slots::load(slots, from.wrapping_add(offset)))),
-    );
+/// The runs between two positions, which are to be read from an earlier one on.
+fn runs_behind(
+    slots: &[AtomicU64],
+    head: u32,
+    from: u32,
+    to: u32,
+) -> impl Iterator<Item = WordRun> + '_ {
+    let mut nr_before = from.wrapping_sub(head);
+    word_run::load_all(slots, head, to).filter_map(move |run| {
+        let nr_skipped = nr_before.min(run.nr_blocks);
+        nr_before -= nr_skipped;
+        (nr_skipped < run.nr_blocks).then(|| run.behind(nr_skipped))
+    })
+}
+
+fn take_words(slots: &[AtomicU64], from: u32, count: u32, out: &mut Vec<WordRun>) {
+    for offset in 0..count {
+        let word = slots::load(slots, from.wrapping_add(offset));
+        push_word(out, RawPage::from_bits(word));
+    }
 }

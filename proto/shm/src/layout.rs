@@ -18,17 +18,19 @@
 //! | summary of the free map | 1 bit per 4 KiB of it |
 //! | handles | 8 bytes a handle: [`handle`](crate::handle) |
 //! | page records | 8 bytes a page: [`handles`](crate::handles) |
+//!
+//! In a lane's rings lie runs ([`word_run`](crate::word_run)), in its magazines single words.
 
 use crate::raw::NR_CLASSES;
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// Version of everything in this file; told at attach and kept in the header.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 /// First word of a control segment: `hugepool` in ASCII, read as a little-endian number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"hugepool");
 
 /// Blocks that the grants ring of an order-0 class holds.
-pub const PAGE_GRANTS: usize = if cfg!(loom) { 2 } else { 1024 };
+pub const PAGE_GRANTS: usize = if cfg!(loom) { 4 } else { 1024 };
 /// Blocks that the magazine of an order-0 class holds.
 pub const PAGE_MAGAZINE: usize = if cfg!(loom) { 4 } else { 1024 };
 /// Blocks that the grants ring of any other class holds.

@@ -44,6 +44,7 @@ pub mod ticket;
 pub mod ticket_ring;
 pub mod transit;
 mod window;
+pub mod word_run;
 pub mod words;
 
 #[cfg(not(loom))]

@@ -4,9 +4,11 @@
 //! takes what was not offered, whatever is scribbled elsewhere; who has a parcel is decided by its
 //! [`transit`](crate::transit) word, beside it in memory that all of them write.
 //!
-//! Shape: [`OUTBOX_SLOTS`] slots of 33 cache lines, each a head and up to [`PARCEL_MAX`] page
-//! words. A head of 0 offers nothing. From its lowest bit: 32 bits sequence, 16 bits number of
-//! blocks, 1 bit that says that it is a holding of a shared page (one block) and no parcel.
+//! Shape: [`OUTBOX_SLOTS`] slots of 33 cache lines, each a head and places for up to
+//! [`PARCEL_MAX`] page words, which are laid out as runs ([`word_run`](crate::word_run)): a parcel
+//! that is one piece of memory is one cache line. A head of 0 offers nothing. From its lowest bit:
+//! 32 bits sequence, 16 bits number of blocks, 1 bit that says that it is a holding of a shared page
+//! (one block) and no parcel.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use crate::mapping::{MapError, Mapping, Overlay};
 use crate::raw::RawPage;
 use crate::sync::{Acquire, AtomicU64, Relaxed, Release};
 pub use crate::ticket::OUTBOX_SLOTS;
+use crate::word_run::{self, WordRun, runs_of};
 
 /// Blocks that one parcel carries at most.
 pub const PARCEL_MAX: usize = 256;
@@ -69,8 +72,10 @@ impl OutboxSlot {
 
     #[inline]
     fn sign_as(&self, sequence: u32, pages: &[RawPage], kind: u64) {
-        for (word, page) in self.words.iter().zip(pages) {
-            word.store(page.bits(), Relaxed);
+        let mut at = 0;
+        for run in runs_of(pages) {
+            word_run::store(&self.words, at, run);
+            at += run.nr_blocks;
         }
         let head = kind | (pages.len() as u64) << COUNT_SHIFT | u64::from(sequence);
         // SYNC(outbox.head): who sees the head sees the words before it.
@@ -99,18 +104,23 @@ impl OutboxSlot {
         })
     }
 
-    /// The page word at `index`, below [`PARCEL_MAX`].
+    /// The word of the first block, as it is just now.
     #[inline]
-    pub fn word(&self, index: usize) -> RawPage {
-        RawPage::from_bits(self.words[index].load(Relaxed))
+    pub fn first_word(&self) -> RawPage {
+        RawPage::from_bits(self.words[0].load(Relaxed))
+    }
+
+    /// The blocks of a parcel by runs, as they are just now.
+    #[inline]
+    pub fn runs(&self, nr_blocks: usize) -> impl Iterator<Item = WordRun> + '_ {
+        let end = u32::try_from(nr_blocks.min(PARCEL_MAX)).unwrap_or(0);
+        word_run::load_all(&self.words, 0, end)
     }
 
     /// The page words of a parcel, as they are just now.
     #[inline]
-    pub fn words(&self, nr_blocks: usize) -> impl ExactSizeIterator<Item = RawPage> + '_ {
-        self.words[..nr_blocks.min(PARCEL_MAX)]
-            .iter()
-            .map(|word| RawPage::from_bits(word.load(Relaxed)))
+    pub fn words(&self, nr_blocks: usize) -> impl Iterator<Item = RawPage> + '_ {
+        self.runs(nr_blocks).flat_map(WordRun::words)
     }
 }
 

@@ -20,6 +20,7 @@ use crate::step::reached as step;
 use crate::sync::Relaxed;
 use crate::ticket::{Holds, ShareWord, Ticket, TicketParts};
 use crate::transit::{Taker, Transit, TransitTable, TransitWord};
+use crate::word_run::WordRun;
 use core::sync::atomic::AtomicU64;
 
 /// How a peer's outbox is come by: a question to the daemon, which takes a round trip.
@@ -316,8 +317,9 @@ impl Post {
             }
             let span = attached.zone_span(parts.zone);
             let span = span.ok_or(ClaimError::WrongZone { zone: parts.zone })?;
-            let word = slot.word(0);
-            self.check_incoming(&mut self.mapped(attached), span, parts.zone, word)?;
+            let word = slot.first_word();
+            let run = WordRun::of_one(word);
+            self.check_incoming(&mut self.mapped(attached), span, parts.zone, run)?;
             let bytes = attached.to_read(word).ok_or(ClaimError::NotMapped)?;
             Ok((word.with_client(attached.index()), bytes))
         })?;
@@ -394,13 +396,15 @@ impl Post {
         let mut mapped = self.mapped(attached);
         let mut nr_pages = 0;
         list.reserve(nr_blocks);
-        let mut take = |word: RawPage| {
-            nr_pages += self.check_incoming(&mut mapped, span, zone, word)?;
-            let word = word.handed_on(attached.index()).non_zero();
-            list.push(Page::of_word(word.ok_or(ClaimError::Malformed)?));
+        let mut take = |run: WordRun| {
+            nr_pages += self.check_incoming(&mut mapped, span, zone, run)?;
+            let words = run
+                .words()
+                .filter_map(|word| word.handed_on(attached.index()).non_zero());
+            list.extend(words.map(Page::of_word));
             Ok(())
         };
-        let answer = slot.words(nr_blocks).try_for_each(&mut take);
+        let answer = slot.runs(nr_blocks).try_for_each(&mut take);
         if let Err(why) = answer {
             list.drain(nr_before..).for_each(core::mem::forget);
             return Err(why);
@@ -423,12 +427,14 @@ impl Post {
         mapped: &mut Mapped<'_>,
         (start, end): (u64, u64),
         zone: u32,
-        word: RawPage,
+        run: WordRun,
     ) -> Result<u64, ClaimError> {
-        let (first, pages) = (u64::from(word.pfn()), 1_u64 << word.order());
+        let (word, block) = (run.first, 1_u64 << run.first.order());
+        let first = u64::from(word.pfn());
+        let pages = block * u64::from(run.nr_blocks);
         let is_whole = word.migratetype().is_some()
             && word.zone() == zone
-            && first & (pages - 1) == 0
+            && first & (block - 1) == 0
             && start <= first
             && first + pages <= end;
         if !is_whole {
@@ -493,7 +499,9 @@ impl Post {
         step("take_back.withdrawn");
         // This client's own words, which nobody else can write.
         let head = slot.head();
-        let shared = head.filter(|head| head.is_shared).map(|_| slot.word(0));
+        let shared = head
+            .filter(|head| head.is_shared)
+            .map(|_| slot.first_word());
         let nr_blocks = head.map_or(0, |head| head.nr_blocks * usize::from(!head.is_shared));
         let words = slot.words(nr_blocks).filter_map(RawPage::non_zero);
         list.extend(words.map(Page::of_word));

@@ -272,7 +272,7 @@ impl core::fmt::Debug for RawPage {
     clippy::cast_possible_truncation,
     reason = "cutting off is what it is for"
 )]
-const fn low32(bits: u64) -> u32 {
+pub(crate) const fn low32(bits: u64) -> u32 {
     bits as u32
 }
 

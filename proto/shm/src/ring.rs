@@ -1,7 +1,8 @@
-//! Single-producer single-consumer ring of words, over borrowed cursors and slots.
+//! Single-producer single-consumer ring of page words, over borrowed cursors and slots.
 //!
-//! It knows neither lanes nor pages. Cursors count modulo 2^32 and are never masked, so that
-//! `tail - head` is the number of words in it. Each side has two faces:
+//! It knows no lanes. What lies in it are runs ([`word_run`](crate::word_run)); cursors count their
+//! blocks, modulo 2^32, and are never masked, so that `tail - head` is the number of blocks in it.
+//! Each side has two faces:
 //!
 //! * the client's ([`Ring::push`], [`Ring::pop`]): its own cursor is the shared word, the peer's
 //!   is remembered and looked at again only when the remembered one runs out;
@@ -11,9 +12,9 @@
 use core::cell::Cell;
 use core::mem::MaybeUninit;
 
-use crate::block_copy::Any;
-use crate::slots::{self, Copied};
+use crate::slots::Copied;
 use crate::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::word_run::{self, WordRun};
 
 /// A ring, wherever its words live.
 #[derive(Clone, Copy)]
@@ -43,7 +44,8 @@ impl Ring<'_> {
         u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
     }
 
-    /// Takes as many words as there are, up to `out.len()`.
+    /// Takes as many words as there are, up to `out.len()`; of a run that is not taken whole the
+    /// rest is left as a run.
     ///
     /// `tail_seen` is the tail as it was last looked at.
     #[inline(always)]
@@ -56,9 +58,25 @@ impl Ring<'_> {
             nr_there = self.bounded(tail_seen.get().wrapping_sub(head));
         }
         let count = nr_there.min(out.len());
-        let has_zero = slots::copy_out(Any, self.slots, head, &mut out[..count]);
+        let mut has_zero = false;
+        let (mut at, mut rest) = (head, &mut out[..count]);
+        let end = advanced(head, nr_there);
+        while !rest.is_empty() {
+            let run = word_run::load(self.slots, at, end.wrapping_sub(at));
+            let nr_taken = advanced(0, rest.len()).min(run.nr_blocks);
+            let (here, behind) = rest.split_at_mut(nr_taken as usize);
+            for (place, word) in here.iter_mut().zip(run.words()) {
+                place.write(word.bits());
+            }
+            has_zero |= run.first.bits() == 0;
+            at = at.wrapping_add(nr_taken);
+            if nr_taken < run.nr_blocks {
+                word_run::store(self.slots, at, run.behind(nr_taken));
+            }
+            rest = behind;
+        }
         // SYNC(ring.head): the slots before it have been read and may be written again.
-        self.head.store(advanced(head, count), Release);
+        self.head.store(at, Release);
         Copied { count, has_zero }
     }
 
@@ -82,10 +100,14 @@ impl Ring<'_> {
     #[inline]
     pub fn push(&self, head_seen: &Cell<u32>, words: &[u64]) -> usize {
         let count = self.room_for(head_seen, words.len()).min(words.len());
-        let tail = self.tail.load(Relaxed);
-        slots::copy_in(Any, self.slots, tail, &words[..count], 0);
+        let (mut at, mut rest) = (self.tail.load(Relaxed), &words[..count]);
+        while let Some(run) = word_run::leading(rest) {
+            word_run::store(self.slots, at, run);
+            at = at.wrapping_add(run.nr_blocks);
+            rest = &rest[run.nr_blocks as usize..];
+        }
         // SYNC(ring.tail): publishes the slots just written.
-        self.tail.store(advanced(tail, count), Release);
+        self.tail.store(at, Release);
         count
     }
 
@@ -98,46 +120,51 @@ impl Ring<'_> {
         Ok(used)
     }
 
-    /// Puts as many of `words` as there is room for and publishes them; returns how many.
+    /// Puts as many of the runs' blocks as there is room for and publishes them; returns how many.
     ///
     /// `tail` is the daemon's own cursor; the head is the client's claim. `keep` is told the new
     /// cursor before the client can see it.
     pub fn push_checked(
         &self,
         tail: &mut u32,
-        words: impl ExactSizeIterator<Item = u64>,
+        runs: impl Iterator<Item = WordRun>,
         keep: impl FnOnce(u32),
     ) -> Result<usize, BadCursors> {
         // SYNC(ring.head): the slots before the head have been read.
         let used = self.depth_checked(self.head.load(Acquire), *tail)?;
-        let count = words.len().min((self.capacity() - used) as usize);
-        for word in words.take(count) {
-            slots::store(self.slots, *tail, word);
-            *tail = tail.wrapping_add(1);
+        let mut nr_free = self.capacity() - used;
+        let before = *tail;
+        for run in runs {
+            let nr_put = run.nr_blocks.min(nr_free);
+            if nr_put == 0 {
+                break;
+            }
+            word_run::store(self.slots, *tail, run.front(nr_put));
+            *tail = tail.wrapping_add(nr_put);
+            nr_free -= nr_put;
         }
         keep(*tail);
         // SYNC(ring.tail): publishes the slots just written.
         self.tail.store(*tail, Release);
-        Ok(count)
+        Ok(tail.wrapping_sub(before) as usize)
     }
 
-    /// Hands each word there to `take`, then publishes that they have been read; returns how
-    /// many. At most one capacity of words, however fast the client puts more.
+    /// Hands each run there to `take`, then publishes that they have been read; returns how
+    /// many blocks. At most one capacity of blocks, however fast the client puts more.
     ///
     /// `head` is the daemon's own cursor; the tail is the client's claim. `keep` is told the new
-    /// cursor when all words have been taken, and before the client can write over them.
+    /// cursor when all runs have been taken, and before the client can write over them.
     pub fn pop_checked(
         &self,
         head: &mut u32,
-        take: &mut dyn FnMut(u64),
+        take: &mut dyn FnMut(WordRun),
         keep: impl FnOnce(u32),
     ) -> Result<usize, BadCursors> {
         // SYNC(ring.tail): the slots before the tail have been written.
         let used = self.depth_checked(*head, self.tail.load(Acquire))?;
-        for _ in 0..used {
-            take(slots::load(self.slots, *head));
-            *head = head.wrapping_add(1);
-        }
+        let end = head.wrapping_add(used);
+        word_run::load_all(self.slots, *head, end).for_each(take);
+        *head = end;
         keep(*head);
         // SYNC(ring.head): the slots before it have been read and may be written again.
         self.head.store(*head, Release);
@@ -170,7 +197,16 @@ pub(crate) fn advanced(cursor: u32, count: usize) -> u32 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::raw::RawPage;
+    use crate::slots;
     use core::array::from_fn;
+
+    /// Words that are no page's are runs of one each.
+    fn singles(words: &[u64]) -> impl Iterator<Item = WordRun> + '_ {
+        words
+            .iter()
+            .map(|&word| WordRun::of_one(RawPage::from_bits(word)))
+    }
 
     struct Store {
         head: AtomicU32,
@@ -206,7 +242,7 @@ mod tests {
             assert_eq!(
                 store
                     .ring()
-                    .push_checked(&mut tail, words.into_iter(), |_| ()),
+                    .push_checked(&mut tail, singles(&words), |_| ()),
                 Ok(3)
             );
             let mut out = [0; 4];
@@ -229,7 +265,7 @@ mod tests {
         assert_eq!(
             store
                 .ring()
-                .pop_checked(&mut head, &mut |word| got.push(word), |_| ()),
+                .pop_checked(&mut head, &mut |run| got.push(run.first.bits()), |_| ()),
             Ok(4)
         );
         assert_eq!(got, [1, 2, 3, 4]);
@@ -245,7 +281,7 @@ mod tests {
             .pop_checked(&mut 0, &mut |_| unreachable!(), |_| ());
         assert_eq!(answer, Err(BadCursors { head: 0, tail: 5 }));
         store.head.store(1, Relaxed);
-        let answer = store.ring().push_checked(&mut 0, [1].into_iter(), |_| ());
+        let answer = store.ring().push_checked(&mut 0, singles(&[1]), |_| ());
         assert_eq!(answer, Err(BadCursors { head: 1, tail: 0 }));
     }
 

@@ -5,10 +5,13 @@
 //! product calls it, and nothing here can do harm beyond the lane: any word may be written by
 //! its client anyway, which is why the daemon takes all of them as claims.
 
+use core::cell::Cell;
+
 use crate::control::ControlSegment;
 use crate::lane_daemon::{grants_ring, magazine, returns_ring};
 use crate::layout::LANE_CLASSES;
-use crate::raw::Class;
+use crate::raw::{Class, RawPage};
+use crate::slots::as_uninit;
 use crate::sync::{AtomicU32, AtomicU64, Relaxed};
 
 /// A word of a lane, which its client may write though the daemon says what is right.
@@ -75,6 +78,18 @@ impl ControlSegment {
             Place::Cursor(cursor) => Some(u64::from(cursor.load(Relaxed))),
             Place::Slot(slot) => Some(slot.load(Relaxed)),
         }
+    }
+
+    /// Takes up to `count` grants of a class, as an operation does that has entered its window.
+    pub fn take_granted(&self, lane: u32, class: Class, count: u32) -> Vec<RawPage> {
+        let Some(lane) = self.lane(lane).filter(|_| class.index() < LANE_CLASSES) else {
+            return Vec::new();
+        };
+        let ring = grants_ring(lane, class);
+        let mut words = vec![0; count.min(ring.capacity()) as usize];
+        let seen = Cell::new(ring.head.load(Relaxed));
+        let nr_taken = ring.pop(&seen, as_uninit(&mut words)).count;
+        RawPage::of_bits(&words[..nr_taken]).to_vec()
     }
 
     fn place(&self, lane: u32, word: LaneWord) -> Option<Place<'_>> {

@@ -9,7 +9,7 @@
 use core::mem::MaybeUninit;
 
 use crate::block_copy::Width;
-use crate::sync::{AtomicU64, Relaxed};
+use crate::sync::{Acquire, AtomicU64, Relaxed, Release};
 
 /// What was copied out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,18 @@ pub(crate) fn load(slots: &[AtomicU64], position: u32) -> u64 {
 #[inline]
 pub(crate) fn store(slots: &[AtomicU64], position: u32, word: u64) {
     slots[index_of(slots, position)].store(word, Relaxed);
+}
+
+/// Word at a position, and what was stored before it was published.
+#[inline]
+pub(crate) fn load_published(slots: &[AtomicU64], position: u32) -> u64 {
+    slots[index_of(slots, position)].load(Acquire)
+}
+
+/// Stores a word at a position, and publishes what was stored before.
+#[inline]
+pub(crate) fn publish(slots: &[AtomicU64], position: u32, word: u64) {
+    slots[index_of(slots, position)].store(word, Release);
 }
 
 /// Word at a position of the caller's own slots: no check, no call.

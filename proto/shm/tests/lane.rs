@@ -288,6 +288,67 @@ fn a_thread_that_comes_to_a_closed_lane_finds_it_closed() {
 }
 
 #[test]
+fn a_run_is_two_words_and_taken_in_pieces_leaves_a_run() {
+    let segment = segment();
+    let mut daemon = daemon(&segment);
+    let client = LaneClient::new(&segment, 0, TERMS, None).unwrap();
+    let pages: Vec<RawPage> = (100..200).map(page).collect();
+    // Whatever lay in the other places before.
+    for at in 0..200 {
+        segment.scribble(0, LaneWord::Grant(Class::PAGE, at), u64::MAX);
+    }
+    assert_eq!(daemon.grant(Class::PAGE, &pages), Ok(100));
+    let nr_written = (0..200)
+        .filter(|&at| segment.peek(0, LaneWord::Grant(Class::PAGE, at)) != Some(u64::MAX))
+        .count();
+    assert_eq!(nr_written, 2);
+    assert_eq!(daemon.grant(Class::PAGE, &[page(300)]), Ok(1));
+    let mut taken = Vec::new();
+    for count in [1, 1, 2, 3, 5, 70] {
+        taken.extend(take(&client, Class::PAGE, count));
+        let mut seen = Vec::new();
+        daemon.look(&mut |word| seen.push(word));
+        assert_eq!(taken, pages[..taken.len()]);
+        assert_eq!(seen[..100 - taken.len()], pages[taken.len()..]);
+        assert_eq!(seen.last(), Some(&page(300)));
+    }
+    let mut rest = Vec::new();
+    daemon.close();
+    assert_eq!(daemon.try_take(false, &mut rest), Ok(TakeState::Emptied));
+    taken.append(&mut rest);
+    assert_eq!(taken.pop(), Some(page(300)));
+    assert_eq!(taken, pages);
+}
+
+#[test]
+fn blocks_of_several_runs_go_home_as_they_were() {
+    let segment = segment();
+    let mut daemon = daemon(&segment);
+    let movable = |pfn| block(pfn, 3, RawMigratetype::Movable);
+    let words: Vec<RawPage> = (8..200)
+        .map(page)
+        .chain([page(5), page(7), page(8)])
+        .chain((0..9).map(|at| movable(1024 + 8 * at)))
+        .chain([movable(1024 + 9), block(4096, 5, RawMigratetype::Movable)])
+        .collect();
+    // Of an order or in a zone that the magazine does not keep, all of them go home at once.
+    Class::all().for_each(|class| {
+        let settings = ClassSettings {
+            zones: 0,
+            ..SETTINGS
+        };
+        daemon.configure(class, settings);
+    });
+    let client = LaneClient::new(&segment, 0, TERMS, None).unwrap();
+    client.put_raw(&words);
+    assert_eq!(settled(&mut daemon), words);
+    let mut nr_runs = 0;
+    client.put_raw(&words);
+    daemon.settle_runs(&mut |_| nr_runs += 1).unwrap();
+    assert_eq!(nr_runs, 6);
+}
+
+#[test]
 fn a_look_shows_what_lies_in_a_lane_and_takes_nothing() {
     let segment = segment();
     let mut daemon = daemon(&segment);

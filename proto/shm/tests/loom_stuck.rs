@@ -4,7 +4,8 @@
 //! The model's daemon gives the client no time at all, so it takes from under it at every point.
 //! Seen to fail: a reach of nothing (all is taken from under the operation); the grants' part
 //! taken from their head; the magazine's part taken up to its top; from its bottom; the block
-//! beside it taken too; the rest taken as if nothing had been taken before.
+//! beside it taken too; the rest taken as if nothing had been taken before; the mark of a cut run
+//! stored behind its first word, or either of them Relaxed.
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -78,6 +79,18 @@ fn take_one(client: &LaneClient<'_>) -> Vec<u32> {
 #[test]
 fn in_a_take_from_the_grants() {
     against_an_impatient_daemon(4, &[1, 2], &[], None, take_one, &[1, 2]);
+}
+
+/// What is left of a run is written into its places, which the daemon reads at that moment.
+#[test]
+fn in_a_take_that_cuts_a_run() {
+    against_an_impatient_daemon(4, &[1, 2, 3, 4], &[], None, take_one, &[1, 2, 3, 4]);
+    let take_twice = |client: &LaneClient<'_>| {
+        let mut held = take_one(client);
+        held.extend(take_one(client));
+        held
+    };
+    against_an_impatient_daemon(4, &[1, 2, 3], &[], None, take_twice, &[1, 2, 3]);
 }
 
 #[test]

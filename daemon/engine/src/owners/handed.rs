@@ -3,11 +3,12 @@
 //! The words are their sender's claims: each counts only if the block is the sender's at exactly
 //! its generation.
 
-use hugepool_mm::{Migratetype, Pfn};
+use hugepool_mm::{Migratetype, Order, Pfn};
 use hugepool_shm::raw::{RawPage, next_generation};
 
-use super::{Headed, Owners, Taken, place_of};
+use super::{Headed, Owners, Relaxed, Taken, place_of};
 use crate::cell::{Cell, Lent};
+use crate::head_run::HeadRun;
 use crate::id::ClientId;
 use crate::misuse::Misuse;
 use crate::tally::Place;
@@ -36,6 +37,33 @@ impl Owners {
             owners.tally.sub(from, place, pages);
             owners.tally.add(to, place, pages, now_ms);
         })
+    }
+
+    /// Hands neighbouring pages on, if all of them are the sender's and alike, at this generation.
+    /// Else nothing has changed.
+    pub fn hand_over_run(
+        &mut self,
+        run: HeadRun,
+        generation: u32,
+        from: ClientId,
+        to: ClientId,
+        now_ms: u64,
+    ) -> bool {
+        let Some(lent) = self.alike(from, run, Some(generation)) else {
+            return false;
+        };
+        let handed = Lent {
+            client: to,
+            generation: next_generation(generation),
+            ..lent
+        };
+        let word = handed.encode();
+        for (place, piece) in run.pieces(Order::ZERO, self.geometry) {
+            self.for_cells(piece, Order::ZERO, |cell| cell.store(word, Relaxed));
+            self.tally.sub(from, place, piece.nr_blocks);
+            self.tally.add(to, place, piece.nr_blocks, now_ms);
+        }
+        true
     }
 
     /// Takes home those of a parcel's blocks that are the sender's at exactly the generation of

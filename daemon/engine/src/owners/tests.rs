@@ -56,11 +56,15 @@ fn claim(pfn: u32, order: u32, generation: u32) -> RawPage {
 fn lend(owners: &mut Owners, to: ClientId, o: u8, heads: &[u32]) -> Vec<u32> {
     let heads: Vec<Pfn> = heads.iter().copied().map(Pfn::new).collect();
     let mut generations = Vec::new();
-    let tell = &mut |_, generation| generations.push(generation);
+    let tell = &mut |run: HeadRun, generation| {
+        generations.extend(run.heads(order(o)).map(|_| generation));
+    };
     for &head in &heads {
         owners.touch(owners.place(head), Migratetype::Movable);
     }
-    owners.lend(to, order(o), Migratetype::Unmovable, &heads, 0, tell);
+    let mut runs = Vec::new();
+    crate::head_run::cut(&heads, order(o), &mut runs);
+    owners.lend(to, order(o), Migratetype::Unmovable, &runs, 0, tell);
     generations
 }
 
