@@ -33,7 +33,9 @@ mod armed {
     /// A named step has been done: whoever waits for it hears of it, or the process ends here.
     pub fn reached(name: &'static str) {
         // Taken out while it runs: it may unwind, or do steps of its own.
-        if let Some(mut hook) = HOOK.with(|hook| hook.borrow_mut().take()) {
+        // A thread that ends has no hook any more, and may still free pages.
+        let hook = HOOK.try_with(|hook| hook.borrow_mut().take());
+        if let Some(mut hook) = hook.ok().flatten() {
             hook(name);
             HOOK.with(|place| *place.borrow_mut() = Some(hook));
         }
