@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn memory_is_compacted_for_whoever_wants_it() {
         let mut whys = vec!["asked for", "for a request", "in the background"];
-        for seed in 1360..3000 {
+        for seed in 1861..3500 {
             let mut world = World::new(seed, false).unwrap();
             for step in 0..3000 {
                 world.step(step).unwrap();

@@ -146,7 +146,7 @@ impl Custody {
         }
         if share.left_pages > 0 {
             let room = num::count(heads.len() - before) << ask.order.get();
-            let room = room + self.above_low(ask.zone);
+            let room = room + self.until_low(ask.zone);
             wanted = wanted.min(before.saturating_add(blocks(room)));
         }
         let ask = Ask {
@@ -182,11 +182,11 @@ impl Custody {
             .min_by_key(|room| room.pages)
     }
 
-    /// Pages above a zone's low mark, those in the daemon's own lists too.
-    fn above_low(&self, zone: usize) -> u64 {
+    /// Pages that take a zone to just below its low mark, those in the daemon's own lists too.
+    fn until_low(&self, zone: usize) -> u64 {
         let counts = self.zones.zone(zone).counts();
         let low = self.zones.zone(zone).watermarks().low;
-        (counts.free + counts.pcp).saturating_sub(low)
+        (counts.free + counts.pcp).saturating_sub(low.saturating_sub(1))
     }
 
     /// What is left to the borrower of a zone's pages.
@@ -207,7 +207,12 @@ impl Custody {
                 .is_greedy(ask.zone, client, counts().managed, tally);
         Share {
             spare: spare.flatten(),
-            left_pages: if is_greedy { marks.low - marks.min } else { 0 },
+            // The one page below `low` tells of the pressure, and begins the reclaim.
+            left_pages: if is_greedy {
+                (marks.low - marks.min).saturating_sub(1)
+            } else {
+                0
+            },
         }
     }
 

@@ -3,7 +3,8 @@
 //! A ceiling is hard: what would pass it is not lent. A floor is pages of a zone that are kept for
 //! one user or client until it owns so many; the floors of a zone never add up to more than it can
 //! keep. A client's floor is a part of its user's. What nobody is sure of is shared: who owns more
-//! than its share leaves the pages below `low` to those who own less.
+//! than its share takes a zone to just below `low`, where reclaim begins, and leaves the rest to
+//! those who own less.
 //!
 //! Custody counts, so pages in lanes do. All is decided in the step that lends
 //! ([`lending`](crate::lending)).

@@ -185,7 +185,7 @@ impl World {
                 after[tenant] += 1;
                 let is_kept_for_it = self.kept(&after) < before;
                 let is_above = match (is_greedy, self.floors()) {
-                    (true, _) => free > low,
+                    (true, _) => free >= low && free > min,
                     (false, 0) => listed > 0 || free > min,
                     (false, _) => true,
                 };

@@ -20,7 +20,7 @@ use crate::support::{PAGE, Rig, Tenant, alloc, by_ids, movable, tiny, zone};
 
 /// Areas of the state segment, by number: a word a pageblock, and a cell a page.
 const PAGEBLOCKS: usize = 2;
-const CELLS: usize = 7;
+const CELLS: usize = 9;
 
 /// Takes numbers off the front of the bytes; zeros when there are none left.
 struct Bytes<'a>(&'a [u8]);
