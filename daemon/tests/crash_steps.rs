@@ -15,7 +15,7 @@
 mod support;
 
 use std::os::unix::process::ExitStatusExt as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hugepool::{Client, MovablePage, Options, Order, Page};
 use hugepool_proto::v1;
@@ -56,7 +56,9 @@ fn victim() {
     match part.strip_prefix("dies ") {
         Some(step) => {
             hugepool_shm::step::die_at(step);
-            for _ in 0..100 {
+            // Again and again: what a lane spills, and when, depends on how soon it is served.
+            let end = Instant::now() + support::DEADLINE / 2;
+            while Instant::now() < end {
                 live(options.clone().deadline(support::DEADLINE));
             }
         }
@@ -78,9 +80,9 @@ fn live(options: Options) {
         let order = Order::new(order).unwrap();
         pages.extend((0..5).filter_map(|_| now.alloc_pages(order).ok()));
     }
-    // Singly, until the lane spills.
+    // Singly, until the lane spills: so many are free, and are waited for.
     let mut more: Vec<Page> = Vec::new();
-    let _ = now.alloc_pages_bulk_list(700, &mut more);
+    let _ = client.alloc_pages_bulk_list(700, &mut more);
     more.into_iter().for_each(drop);
     client.free_pages_bulk(pages.drain(..));
     pin_and_let_go(&client);

@@ -12,6 +12,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -391,7 +392,10 @@ async fn hand_overs_outlive_daemons_that_are_killed_under_them() {
     let clients = admin.list_clients(v1::ListClientsRequest::default()).await;
     let clients = clients.unwrap().into_inner().clients;
     let nr_misuses: u64 = clients.iter().map(|client| client.nr_misuses).sum();
-    assert_eq!((clients.len(), nr_misuses), (NR_FLYERS, 0), "{clients:?}");
+    // A place that was half kept when its daemon died, and of which nobody was told, stays until its
+    // process ends: so a process may have two.
+    let pids: BTreeSet<u32> = clients.iter().map(|client| client.pid).collect();
+    assert_eq!((pids.len(), nr_misuses), (NR_FLYERS, 0), "{clients:?}");
     for flyer in flyers {
         assert!(flyer.end().success());
     }
