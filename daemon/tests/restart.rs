@@ -7,7 +7,7 @@ mod support;
 
 use std::time::Duration;
 
-use hugepool::{Client, MovablePage, Options, Page, Shortfall};
+use hugepool::{Client, MovablePage, Options, Order, Page, Shortfall};
 use hugepool_proto::v1;
 use hugepool_shm::attach::AttachMessage;
 use nix::sys::signal::Signal;
@@ -129,6 +129,11 @@ async fn one_life(kept: &Kept) {
     }
     client.free_pages_bulk(pages.split_off(100));
     pages.extend(take_marked(&client, 700));
+    // No lane has blocks of this order: each is a call, and one to give it back.
+    let order = Order::new(4).unwrap();
+    for _ in 0..6 {
+        drop(client.alloc_pages(order).unwrap());
+    }
     // Sections leave and come back; what the daemon that dies has begun is begun anew.
     for section in 16..18 {
         let end = tokio::time::Instant::now() + support::DEADLINE;
