@@ -136,8 +136,9 @@ pub fn segment(bytes: &[u8]) {
             9 => {
                 let timeout = Some(Duration::from_millis(u64::from(bytes.byte())));
                 let slot = Some(id.slot).filter(|_| rig.engine.owned_pages(id).is_some());
-                let begun = rig.apply(Command::DrainLanes { slot, timeout });
-                drop(begun);
+                // Refused once too many of them are waited for.
+                let command = Command::DrainLanes { slot, timeout };
+                let _ = rig.engine.apply(command, rig.now, &mut rig.outside);
                 rig.settle_effects();
             }
             10 => rig.advance(u64::from(bytes.byte())),
