@@ -94,7 +94,10 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
     libc::SYS_rt_sigtimedwait,
+    libc::SYS_getcpu,
     libc::SYS_sched_getaffinity,
+    // Two threads that clear one section.
+    libc::SYS_sched_setaffinity,
     libc::SYS_sched_yield,
     libc::SYS_set_robust_list,
     libc::SYS_sigaltstack,

@@ -3,15 +3,19 @@
 //! `fallocate` holds the file's lock, so two of them on one file take turns; and of shared memory it
 //! makes small pages only. Faults of one file go side by side, and most of what populating takes is
 //! the clearing of the pages. They are made inside a system call ([`Advice::PopulateWrite`]), which
-//! answers an error where a store would have ended in a signal.
+//! answers an error where a store would have ended in a signal. Each thread has its processor
+//! ([`Place`]): left to the scheduler both often shared one, and two took as long as one.
 
 use std::ops::Range;
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use nix::errno::Errno;
 
 use crate::region::Region;
+use crate::side_by_side::Place;
 use crate::span::{Access, Advice, Span};
 
 /// Threads that fill one range side by side: on two processors a section of huge pages takes a
@@ -21,6 +25,9 @@ const THREADS: usize = 2;
 
 /// What a thread takes at a time: one that gets no processor holds the other up no longer than that.
 const CHUNK_BYTES: usize = 8 << 20;
+
+/// A helper is in its place after a wake-up or two; one that cannot get there now comes later.
+const PLACED_WITHIN: Duration = Duration::from_millis(1);
 
 /// Allocates what lacks in `range`, whole pages of the file, and gives the map that it was done by.
 ///
@@ -42,10 +49,24 @@ pub(crate) fn fill(
     let next = AtomicUsize::new(0);
     let work = || fill_chunks(&span, chunk, &next);
     let helpers = THREADS.min(len.div_ceil(chunk)).saturating_sub(1);
+    let place = (helpers > 0).then(Place::keep).flatten();
+    let (placed, are_placed) = mpsc::channel();
+    let help = || {
+        if let Some(place) = &place {
+            place.leave();
+        }
+        // Nobody waits any more: then it was late.
+        let _ = placed.send(());
+        work()
+    };
     std::thread::scope(|scope| {
-        let spawn = |_| std::thread::Builder::new().spawn_scoped(scope, work);
+        let spawn = |_| std::thread::Builder::new().spawn_scoped(scope, help);
         // Without a thread to be had it takes longer, no more.
         let helpers: Vec<_> = (0..helpers).map(spawn).filter_map(Result::ok).collect();
+        for _ in &helpers {
+            // Inside a long call this thread would keep a helper from leaving its processor.
+            let _ = are_placed.recv_timeout(PLACED_WITHIN);
+        }
         // All are waited for: the first error is told, and none goes on behind our back.
         helpers.into_iter().fold(work(), |answer, helper| {
             answer.and(helper.join().unwrap_or(Err(Errno::EIO)))

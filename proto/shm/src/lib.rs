@@ -72,6 +72,7 @@ pub mod process;
 #[cfg(not(loom))]
 pub mod shared_page;
 #[cfg(not(loom))]
+mod side_by_side;
 mod slot_pool;
 #[cfg(not(loom))]
 mod thread_lane;
