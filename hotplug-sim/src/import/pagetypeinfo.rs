@@ -13,6 +13,9 @@ use super::text::{self, strip};
 /// The last order of most kernels; a header that ends before it may go on in the next line.
 const LAST_ORDER: u64 = 10;
 
+/// Pages of 2 to this power have no number of 64 bits.
+const ORDERS_END: u64 = 64;
+
 /// Which table is being read.
 #[derive(Clone, Debug, Default)]
 pub struct Pagetypeinfo {
@@ -32,7 +35,7 @@ impl Pagetypeinfo {
         let body = line.body();
         if let Some(rest) = strip(body, "Page block order:") {
             return match text::small(rest.trim_ascii()) {
-                Some(order) if order < 64 && !line.cut => {
+                Some(order) if u64::from(order) < ORDERS_END && !line.cut => {
                     draft.pageblock_order = Some(order);
                     draft.met(Format::Pagetypeinfo);
                     Outcome::Yes
@@ -49,6 +52,10 @@ impl Pagetypeinfo {
                 return Outcome::More;
             }
             self.columns = None;
+            if last.is_some_and(|last| last >= ORDERS_END) {
+                self.header = None;
+                return Outcome::No;
+            }
             self.header = last
                 .and_then(|last| usize::try_from(last).ok())
                 .map(|last| last + 1);
