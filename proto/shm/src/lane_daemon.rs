@@ -141,6 +141,13 @@ impl LaneDaemon {
     pub fn resume(segment: ControlSegment, index: u32, kept: LaneCursors) -> Option<LaneDaemon> {
         let mut lane = LaneDaemon::new(segment, index)?;
         (lane.epoch, lane.gate) = kept.gate();
+        if is_closed(lane.epoch) != lane.is_closed() {
+            // Of a state that something else has written over: the gate is believed.
+            lane.epoch = match lane.gate {
+                Gate::Open => lane.epoch.wrapping_add(1),
+                _ => next_closed(lane.epoch),
+            };
+        }
         lane.returns_head = kept.returns_head();
         for class in Class::all().take(LANE_CLASSES) {
             lane.grants_tail[class.index()] = kept.grants_tail(class.index());
