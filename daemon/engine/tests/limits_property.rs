@@ -125,7 +125,8 @@ impl World {
         std::array::from_fn(|tenant| self.owned(tenant))
     }
 
-    /// Pages in the daemon's own lists, which no mark keeps.
+    /// Pages in the daemon's own lists, which no mark keeps from those who ask for the type that
+    /// the list is of.
     fn listed(&self) -> u64 {
         self.rig.engine.list_zones()[0].pages.pcp
     }
@@ -170,13 +171,14 @@ impl World {
             && below(&self.zone, owned.iter().sum())
     }
 
-    /// How many pages a call gets, decided page by page.
-    fn foresee(&self, tenant: usize, count: u32) -> u32 {
+    /// How many pages a call gets, decided page by page, when so many of those in the daemon's own
+    /// lists are of the type asked for.
+    fn foresee(&self, tenant: usize, count: u32, mut listed: u64) -> u32 {
         let (managed, mut free, min, low) = self.pages();
         let mut owned = self.all_owned();
         let share = managed.saturating_sub(self.floors()) / NR_TENANTS as u64;
         let is_greedy = owned[tenant] > self.limits[tenant].floor_pages + share;
-        let (mut nr, mut listed) = (0, self.listed());
+        let mut nr = 0;
         // What it is sure of comes first, down to the last page.
         for is_sure in [true, false] {
             while nr < count && free > 0 {
@@ -336,7 +338,9 @@ impl World {
     }
 
     fn call(&mut self, tenant: usize, count: u32) {
-        let foreseen = self.foresee(tenant, count);
+        // A page that was freed lies in the list of its pageblock's type.
+        let least = self.foresee(tenant, count, 0);
+        let most = self.foresee(tenant, count, self.listed());
         let request = AllocBulk {
             zone: Some("normal".into()),
             ..alloc(0, count)
@@ -347,9 +351,9 @@ impl World {
             panic!("did not ask to wait")
         };
         let owned = self.all_owned();
-        assert_eq!(
-            reply.nr_blocks, foreseen,
-            "{tenant} asked {count}: {reply:?} {owned:?}"
+        assert!(
+            (least..=most).contains(&reply.nr_blocks),
+            "{tenant} asked {count}, foreseen {least} to {most}: {reply:?} {owned:?}"
         );
         for run in &reply.runs {
             for at in 0..run.nr_blocks {
