@@ -3,26 +3,30 @@
 //!
 //! A step's verb is one call or one line to a client ([`side`](super::side)). What was done, what was
 //! refused and why is compared after each step; at the end, what each zone has and each client holds.
-//! Verbs and fields without a counterpart (`mix`, `balloon`, devices, ...) are refused before
-//! anything is done.
+//! What the scenario expects is asked of both; a number that no daemon tells of
+//! ([`told`](super::told)) is asked of the simulation alone, and that is said. Verbs and fields
+//! without a counterpart (`mix`, `balloon`, devices, ...) are refused before anything is done.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 
 use super::side::{Live, is_free};
+use super::told::{Answer, Told};
 use super::{connect, runtime, snapshot};
 use crate::host::Host;
 use crate::host::hotplug::Records;
-use crate::scenario::expr::Value;
+use crate::scenario::expr::{self, Compared, Value};
 use crate::scenario::file::{Scenario, Step, parse_size};
 use crate::scenario::runner::{Options, Results, Runner};
 
 /// `drive`.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Exit status: 0 the daemon did what the simulation did, 1 they differ, 2 usage or no daemon."
+    after_help = "Exit status: 0 the daemon did what the simulation did and the scenario expects, 1 they differ or \
+                  something expected is not so, 2 usage or no daemon."
 )]
 pub struct DriveArgs {
     /// The daemon's run-time directory.
@@ -33,7 +37,7 @@ pub struct DriveArgs {
 }
 
 /// Verbs that a daemon can be told, and with which fields.
-const DRIVEN: [(&str, &[&str]); 8] = [
+const DRIVEN: [(&str, &[&str]); 10] = [
     ("online", &["zone", "size"]),
     ("offline", &["zone", "size"]),
     ("remove", &["zone", "size"]),
@@ -47,6 +51,8 @@ const DRIVEN: [(&str, &[&str]); 8] = [
         &["client", "zone", "slots", "filled", "migratetype"],
     ),
     ("die", &["client"]),
+    ("limit", &["client", "size"]),
+    ("verify", &[]),
     ("compact", &["zone", "order", "mode"]),
 ];
 /// Fields that are of no consequence to the daemon: a scenario's own.
@@ -87,6 +93,7 @@ fn drive(args: &DriveArgs) -> Result<bool, String> {
     );
     let mut live = Live::new(&args.runtime_dir, admin);
     let mut all_alike = true;
+    let mut expectations = Expectations::default();
     println!(
         "{:<4} {:<10} {:<34} {:<34}",
         "step", "verb", "simulation", "daemon"
@@ -115,6 +122,12 @@ fn drive(args: &DriveArgs) -> Result<bool, String> {
                 done.outcome,
                 done.remark,
             );
+            if !step.save.is_empty() || !step.expect.is_empty() {
+                let told = runtime.block_on(live.told(&done))?;
+                all_alike &= expectations
+                    .meet(step, &runner, &told)
+                    .map_err(|what| format!("step {}: {what}", at + 1))?;
+            }
         }
     }
     let ends = runtime.block_on(live.compare_end(&runner))?;
@@ -123,6 +136,48 @@ fn drive(args: &DriveArgs) -> Result<bool, String> {
         println!("{line}{}", if is_alike { "" } else { "  differs" });
     }
     Ok(all_alike)
+}
+
+/// What a scenario expects, asked of the daemon and of the simulation.
+#[derive(Default)]
+struct Expectations {
+    /// What the scenario saved, as the daemon told it.
+    saved: BTreeMap<String, Value>,
+}
+
+impl Expectations {
+    /// Saves what a step saves, and prints what came of what it expects; whether all of that is so.
+    fn meet(&mut self, step: &Step, runner: &Runner, told: &Told) -> Result<bool, String> {
+        for (name, what) in &step.save {
+            match told.evaluate(what, &runner.host, &self.saved)? {
+                Answer::Known(value) => self.saved.insert(name.clone(), value),
+                Answer::NotTold(_) => self.saved.remove(name),
+            };
+        }
+        let mut all = true;
+        for expected in &step.expect {
+            let simulated = expr::compare(expected, &|name| runner.look_up(name))?;
+            let answer = told.compare(expected, &runner.host, &self.saved)?;
+            let daemon = match &answer {
+                Answer::Known(compared) => in_words(compared),
+                Answer::NotTold(name) => format!("not told of {name}"),
+            };
+            let is_so =
+                simulated.holds && !matches!(&answer, Answer::Known(compared) if !compared.holds);
+            all &= is_so;
+            let mark = if is_so { "" } else { "  not as expected" };
+            let simulated = in_words(&simulated);
+            println!("     expected {expected}: simulation {simulated}, daemon {daemon}{mark}");
+        }
+        Ok(all)
+    }
+}
+
+fn in_words(compared: &Compared) -> String {
+    if compared.holds {
+        return "yes".to_owned();
+    }
+    format!("no ({} and {})", compared.left, compared.right)
 }
 
 /// Whether a daemon can be told a step, all of it.

@@ -13,6 +13,7 @@ pub mod drive;
 pub mod peer;
 pub mod side;
 pub mod snapshot;
+pub mod told;
 
 /// What the daemon's state is asked through.
 pub type Admin = AdminClient<Channel>;

@@ -33,14 +33,7 @@ impl Peers {
     /// # Errors
     /// It could not be started, or has ended.
     pub fn tell(&mut self, name: &str, line: &str) -> Result<String, String> {
-        let at = match self.peers.iter().position(|peer| peer.name == name) {
-            Some(at) => at,
-            None => {
-                let peer = start(&self.dir, name)?;
-                self.peers.push(peer);
-                self.peers.len() - 1
-            }
-        };
+        let at = self.there(name)?;
         let peer = &mut self.peers[at];
         writeln!(peer.input, "{line}").map_err(|error| format!("client {name}: {error}"))?;
         let said = read(&mut peer.output).map_err(|error| format!("client {name}: {error}"))?;
@@ -50,10 +43,35 @@ impl Peers {
         }
     }
 
+    /// Starts a client if it is not there; its process.
+    ///
+    /// # Errors
+    /// It could not be started.
+    pub fn begin(&mut self, name: &str) -> Result<u32, String> {
+        let at = self.there(name)?;
+        Ok(self.peers[at].child.id())
+    }
+
+    fn there(&mut self, name: &str) -> Result<usize, String> {
+        if let Some(at) = self.peers.iter().position(|peer| peer.name == name) {
+            return Ok(at);
+        }
+        let peer = start(&self.dir, name)?;
+        self.peers.push(peer);
+        Ok(self.peers.len() - 1)
+    }
+
     /// The process of a client, if it is there.
     pub fn pid(&self, name: &str) -> Option<u32> {
         let peer = self.peers.iter().find(|peer| peer.name == name);
         peer.map(|peer| peer.child.id())
+    }
+
+    /// The clients that are there, and their processes.
+    pub fn all(&self) -> impl Iterator<Item = (&str, u32)> {
+        self.peers
+            .iter()
+            .map(|peer| (peer.name.as_str(), peer.child.id()))
     }
 
     /// Kills a client with SIGKILL, and waits for its end.

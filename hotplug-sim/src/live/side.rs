@@ -1,25 +1,30 @@
 //! The daemon's side of `drive`: each step as calls and lines to client processes, and what came
 //! of it in the words of the simulation.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use hugepool_mm::Migratetype;
 use hugepool_proto::v1::{
-    AddSectionsRequest, Client, CompactRequest, GetBuddyInfoRequest, GetStatusRequest,
-    ListClientsRequest, ListZonesRequest, OfflineSectionsRequest, RemoveSectionsRequest,
-    SectionsResponse, VerifyRequest,
+    AddSectionsRequest, Client, CompactRequest, DrainLanesRequest, GetBuddyInfoRequest,
+    GetStatusRequest, ListClientsRequest, ListZonesRequest, OfflineSectionsRequest,
+    RemoveSectionsRequest, SectionsResponse, SetLimitsRequest, VerifyRequest,
 };
 
-use super::Admin;
 use super::peer::Peers;
+use super::told::{Told, of_words};
+use super::{Admin, snapshot};
 use crate::host::Host;
+use crate::scenario::expr::Value;
 use crate::scenario::file::{Step, parse_size};
 use crate::scenario::pages::migratetype;
 use crate::scenario::runner::Runner;
 
 /// How long the daemon may try to empty sections.
 const OFFLINE_MS: u32 = 10_000;
+/// How long it may wait for clients that are at their lanes just now.
+const DRAIN_MS: u32 = 10_000;
 /// How long it may take to bury a client that was killed; it takes milliseconds.
 const BURIAL: Duration = Duration::from_secs(30);
 /// Between two looks whether it has.
@@ -55,6 +60,18 @@ pub struct Done {
     pub outcome: String,
     /// What is told besides.
     pub remark: String,
+    /// Numbers that only an expectation asks for.
+    pub numbers: Vec<(&'static str, Value)>,
+}
+
+impl Done {
+    /// All that a scenario may expect of it, by name.
+    pub fn results(&self) -> BTreeMap<String, Value> {
+        let mut results = of_words(&self.outcome);
+        let numbers = self.numbers.iter();
+        results.extend(numbers.map(|(name, value)| ((*name).to_owned(), value.clone())));
+        results
+    }
 }
 
 impl From<String> for Done {
@@ -62,6 +79,7 @@ impl From<String> for Done {
         Done {
             outcome,
             remark: String::new(),
+            numbers: Vec::new(),
         }
     }
 }
@@ -134,6 +152,8 @@ impl Live {
                 Ok(format!("populated={full} {taken}").into())
             }
             "die" => self.die(&client).await,
+            "limit" => self.limit(step, &client, host).await,
+            "verify" => self.verify().await,
             _ => self.compact(step, zone, host).await,
         }
     }
@@ -198,6 +218,7 @@ impl Live {
         Ok(Done {
             outcome: format!("pages={}{reason}", known.held),
             remark: format!("  (killed; {home} pages came home)"),
+            numbers: Vec::new(),
         })
     }
 
@@ -234,6 +255,65 @@ impl Live {
         Ok(Done {
             outcome: is_free(step, host.geometry.pageblock_order().get(), free),
             remark: format!("  ({}; {} pages moved)", done.ended, done.nr_migrated),
+            numbers: vec![
+                ("moved", done.nr_migrated.into()),
+                ("made", done.nr_blocks_made.into()),
+                ("checks", done.nr_contiguity_checks.into()),
+            ],
+        })
+    }
+
+    /// Sets the most that a client may have, in all zones together, or lifts that.
+    async fn limit(&mut self, step: &Step, name: &str, host: &Host) -> Result<Done, String> {
+        let pid = self.peers.begin(name)?;
+        let client = self.client(pid).await?;
+        let client = client.ok_or_else(|| format!("the daemon does not know client {name}"))?;
+        let bytes = step.size.as_deref().map(parse_size).transpose()?;
+        let request = SetLimitsRequest {
+            slot: Some(client.slot),
+            ceiling_pages: bytes.map(|bytes| bytes / host.geometry.page_bytes()),
+            ..SetLimitsRequest::default()
+        };
+        self.admin.set_limits(request).await.map_err(said)?;
+        Ok(String::new().into())
+    }
+
+    async fn verify(&mut self) -> Result<Done, String> {
+        let verified = self.admin.verify(VerifyRequest {}).await.map_err(said)?;
+        let findings = verified.into_inner().findings;
+        let outcome = match findings.first() {
+            None => String::new(),
+            Some(finding) => format!("broken: {finding}"),
+        };
+        Ok(Done {
+            outcome,
+            remark: String::new(),
+            numbers: vec![("broken", Value::Word(findings.join("; ")))],
+        })
+    }
+
+    /// What the daemon tells after a step, with what lay unused in lanes called home.
+    ///
+    /// # Errors
+    /// A call fails.
+    pub async fn told(&mut self, done: &Done) -> Result<Told, String> {
+        let drain = DrainLanesRequest {
+            slot: None,
+            timeout_ms: DRAIN_MS,
+        };
+        self.admin.drain_lanes(drain).await.map_err(said)?;
+        let zones = self.admin.list_zones(ListZonesRequest {}).await;
+        let known = self.admin.list_clients(ListClientsRequest {}).await;
+        let known = known.map_err(said)?.into_inner().clients;
+        let of = |pid: u32| known.iter().find(|client| client.pid == pid).cloned();
+        let clients = self.peers.all();
+        Ok(Told {
+            results: done.results(),
+            zones: zones.map_err(said)?.into_inner().zones,
+            clients: clients
+                .filter_map(|(name, pid)| Some((name.to_owned(), of(pid)?)))
+                .collect(),
+            sections: snapshot::sections(&mut self.admin).await?,
         })
     }
 

@@ -187,7 +187,11 @@ pub async fn of_daemon(admin: &mut Admin) -> Result<Machine, String> {
     Ok(machine)
 }
 
-async fn sections(admin: &mut Admin) -> Result<Vec<Section>, String> {
+/// All sections of a daemon.
+///
+/// # Errors
+/// A call fails.
+pub async fn sections(admin: &mut Admin) -> Result<Vec<Section>, String> {
     let mut all = Vec::new();
     let mut token = String::new();
     loop {
