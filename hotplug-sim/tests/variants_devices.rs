@@ -70,6 +70,35 @@ fn a_failed_add_is_a_failed_plug_and_its_rollback_is_part_of_it() {
     );
 }
 
+/// A CXL device is listed without its size: that stands with the object behind it.
+#[test]
+fn the_monitor_lists_the_objects_behind_the_devices() {
+    let text = "\
+(qemu) device_add cxl-type3,bus=rp0,volatile-memdev=vmem0,id=cxl0
+(qemu) info memdev
+memory backend: vmem0
+  size:  1073741824
+  merge: true
+  dump: true
+  prealloc: false
+  share: true
+  reserve: true
+  policy: default
+  host nodes:
+
+memory backend: other
+  size:  4096
+  merge: true
+  host nodes: 0-1
+";
+    assert_import(
+        "memdev",
+        text,
+        0,
+        &[("devices[id=cxl0].size_bytes", json!(1_073_741_824))],
+    );
+}
+
 #[test]
 fn the_monitor_lists_dimms_and_sums() {
     let text = "\

@@ -1,6 +1,6 @@
 //! What mail and terminals do to a file, undone before any line is looked at.
 //!
-//! Knows bytes only: a byte-order mark, carriage returns, escape sequences, blanks that
+//! Knows bytes only: a byte-order mark, text of two bytes a character, carriage returns, escape sequences, blanks that
 //! do not break, and quoted-printable text with its soft line breaks. It does not know
 //! what the lines mean. A file without any of it is borrowed as it is.
 
@@ -18,13 +18,18 @@ pub struct Cleaned<'a> {
 
 /// Cleans a file.
 pub fn clean(bytes: &[u8]) -> Cleaned<'_> {
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let plain: Cow<'_, [u8]> =
-        if memchr2(b'\r', b'\x1b', bytes).is_some() || memchr(0xc2, bytes).is_some() {
-            Cow::Owned(plain(bytes))
-        } else {
-            Cow::Borrowed(bytes)
-        };
+    let bytes: Cow<'_, [u8]> = match bytes {
+        [0xef, 0xbb, 0xbf, rest @ ..] => Cow::Borrowed(rest),
+        [0xff, 0xfe, rest @ ..] => Cow::Owned(of_pairs(rest, u16::from_le_bytes)),
+        [0xfe, 0xff, rest @ ..] => Cow::Owned(of_pairs(rest, u16::from_be_bytes)),
+        _ => Cow::Borrowed(bytes),
+    };
+    let is_dirty = memchr2(b'\r', b'\x1b', &bytes).is_some() || memchr(0xc2, &bytes).is_some();
+    let plain = if is_dirty {
+        Cow::Owned(plain(&bytes))
+    } else {
+        bytes
+    };
     if is_quoted_printable(&plain) {
         let (text, numbers) = decode(&plain);
         // What was encoded may be a blank that does not break.
@@ -42,6 +47,16 @@ pub fn clean(bytes: &[u8]) -> Cleaned<'_> {
         text: plain,
         numbers: None,
     }
+}
+
+/// Text of two bytes a character, as some terminals save it; half a character at its end is left out.
+fn of_pairs(bytes: &[u8], order: fn([u8; 2]) -> u16) -> Vec<u8> {
+    let (pairs, _) = bytes.as_chunks::<2>();
+    let units = pairs.iter().map(|pair| order(*pair));
+    let text: String = char::decode_utf16(units)
+        .map(|one| one.unwrap_or(char::REPLACEMENT_CHARACTER))
+        .collect();
+    text.into_bytes()
 }
 
 /// Takes out carriage returns and escape sequences; a blank that does not break becomes a blank.
@@ -198,6 +213,25 @@ mod tests {
     fn keys_with_values_are_no_escapes() {
         let text = b"nr_scanned=100 nr_taken=12\nzone_start=4096 zone_end=229376\norder=20\n";
         assert!(matches!(clean(text).text, Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn two_bytes_a_character_are_one_text_in_either_order() {
+        let text = "Node 0, zone DMA\r\n1\n";
+        let units: Vec<u16> = text.encode_utf16().collect();
+        let little: Vec<u8> = [0xfeff]
+            .iter()
+            .chain(&units)
+            .flat_map(|unit| unit.to_le_bytes())
+            .collect();
+        let mut big: Vec<u8> = [0xfeff]
+            .iter()
+            .chain(&units)
+            .flat_map(|unit| unit.to_be_bytes())
+            .collect();
+        assert_eq!(clean(&little).text.as_ref(), b"Node 0, zone DMA\n1\n");
+        big.push(0);
+        assert_eq!(clean(&big).text.as_ref(), b"Node 0, zone DMA\n1\n");
     }
 
     #[test]

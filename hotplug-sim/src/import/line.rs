@@ -98,15 +98,26 @@ fn unbroken(raw: &[u8]) -> &[u8] {
     text
 }
 
-/// Takes off the `> ` of a mail, however often it was quoted.
+/// Takes off the `> ` or `| ` of a mail, however often it was quoted, and the bar that ends a row of
+/// a tracker's table.
 fn unquote(raw: &[u8]) -> &[u8] {
-    let mut text = raw;
+    let (mut text, mut is_row) = (raw, false);
     loop {
         let inner = text.trim_ascii_start();
-        let Some(rest) = inner.strip_prefix(b">") else {
-            return text;
+        let quoted = match inner {
+            [b'>', rest @ ..] => Some(rest),
+            [b'|', rest @ ..] if matches!(rest, [] | [b' ' | b'\t', ..]) => {
+                is_row = true;
+                Some(rest)
+            }
+            _ => None,
         };
+        let Some(rest) = quoted else { break };
         text = rest.strip_prefix(b" ").unwrap_or(rest);
+    }
+    match text.trim_ascii_end().strip_suffix(b"|") {
+        Some(row) if is_row => row,
+        _ => text,
     }
 }
 
@@ -211,17 +222,29 @@ fn syslog_date(text: &[u8]) -> Option<&[u8]> {
     (day <= 31 && clock.len() >= 8 && has_clock(clock)).then(|| unspaced(rest))
 }
 
-/// Without `host kernel: ` or `kernel: `. Another program's lines keep their tag: they are not the kernel's.
+/// Without `host kernel: ` or `kernel: `, or `host PROGRAM[PID]: ` of who logged what it had read.
 fn host_and_kernel(text: &[u8]) -> &[u8] {
     if let Some(rest) = strip(text, "kernel:") {
         return unspaced(rest);
     }
     let (host, rest) = text::word(text);
-    let rest = unspaced(rest);
-    match strip(rest, "kernel:") {
-        Some(rest) if !host.ends_with(b":") => unspaced(rest),
+    if host.ends_with(b":") {
+        return text;
+    }
+    let (tag, rest) = text::word(unspaced(rest));
+    match tag.strip_suffix(b":") {
+        Some(name) if name == b"kernel" || is_program(name) => unspaced(rest),
         _ => text,
     }
+}
+
+/// Whether it is `PROGRAM[PID]`.
+fn is_program(tag: &[u8]) -> bool {
+    let pid = tag.strip_suffix(b"]").and_then(|tag| {
+        let open = tag.iter().rposition(|byte| *byte == b'[')?;
+        (open > 0).then(|| &tag[open + 1..])
+    });
+    pid.is_some_and(|pid| text::dec(pid).is_some())
 }
 
 /// `kern  :info  : ` of `dmesg -x`.
@@ -335,6 +358,11 @@ mod tests {
             ),
             ("[  +0.000002]   DMA      [mem 0x1000-0xffffff]", None),
             (
+                "Sep  5 02:28:53 host collect[4711]:   DMA      [mem 0x1000-0xffffff]",
+                None,
+            ),
+            ("| | [  +0.000002]   DMA      [mem 0x1000-0xffffff] |", None),
+            (
                 "kern  :info  : [    0.009619]   DMA      [mem 0x1000-0xffffff]",
                 Some(0.009_619),
             ),
@@ -352,6 +380,8 @@ mod tests {
         for raw in [
             "[  456]     0   456     6045",
             "[...]",
+            "|-- 0x1000",
+            "Normal free:896kB |",
             "{ \"a\": 1 }",
             "Normal free:896kB",
             "Memory block size: 1",

@@ -88,10 +88,15 @@ impl Qemu {
             return false;
         }
         if let (Some(id), Some(size)) = (props.get("id"), props.size("size", 1)) {
-            self.objects.retain(|(other, _)| other != id);
-            self.objects.push((id.to_string(), size));
+            self.backend(id, size);
         }
         true
+    }
+
+    /// Memory that an object stands for, in bytes.
+    pub fn backend(&mut self, id: &str, size: u64) {
+        self.objects.retain(|(other, _)| other != id);
+        self.objects.push((id.to_string(), size));
     }
 
     /// A device; says its name if it holds memory.

@@ -1,7 +1,8 @@
 //! The QEMU monitor: what `info memory-devices` lists, what it is told, and what it answers.
 //!
 //! A listing shows a virtio-mem device with `size` as what is plugged and `max-size` as the
-//! region; a DIMM with `size` as both. A value set with `qom-set` replaces the one listed.
+//! region; a DIMM with `size` as both. A value set with `qom-set` replaces the one listed. Of
+//! `info memdev` the size of a device is taken that tells none itself.
 
 use super::attempt::Attempts;
 use super::draft::Draft;
@@ -17,6 +18,8 @@ use super::text::{self, has, lossy, strip};
 #[derive(Clone, Debug, Default)]
 pub struct QemuMonitor {
     pub(super) device: Option<(String, Option<DeviceKind>)>,
+    /// The memory object that is being listed.
+    backend: Option<String>,
     /// `qom-get` of this property of this device was asked; the answer is a line of its own.
     asked: Option<(String, String)>,
     /// Boot memory of each node, from `info numa`.
@@ -42,7 +45,16 @@ impl QemuMonitor {
             self.device = None;
             return Outcome::Empty;
         }
+        if let Some(rest) = strip(body, "memory backend:") {
+            self.device = None;
+            self.backend = (!line.cut).then(|| lossy(rest.trim_ascii()));
+            return self.said(Outcome::Yes, draft);
+        }
+        if let Some(outcome) = self.of_backend(body, line, qemu, draft) {
+            return outcome;
+        }
         if let Some(rest) = strip(body, "Memory device [") {
+            self.backend = None;
             let outcome = self.heading(rest, line, draft);
             return self.said(outcome, draft);
         }
@@ -124,6 +136,7 @@ impl QemuMonitor {
             | b"stop"
             | b"quit" => {
                 self.device = None;
+                self.backend = None;
                 Some(Outcome::Empty)
             }
             _ => None,
@@ -177,6 +190,44 @@ impl QemuMonitor {
         draft.device(&id).kind = Some(kind);
         self.device = Some((id, Some(kind)));
         Outcome::Yes
+    }
+
+    /// `size:  1073741824`, `policy: default`, `host nodes: 0-1` of the object being listed.
+    fn of_backend(
+        &mut self,
+        body: &[u8],
+        line: &Line<'_>,
+        qemu: &mut Qemu,
+        draft: &mut Draft,
+    ) -> Option<Outcome> {
+        let id = self.backend.as_deref()?;
+        let colon = body.iter().position(|byte| *byte == b':')?;
+        let (key, word) = (&body[..colon], body[colon + 1..].trim_ascii());
+        const CARRY_NOTHING: [&[u8]; 7] = [
+            b"merge",
+            b"dump",
+            b"prealloc",
+            b"share",
+            b"reserve",
+            b"policy",
+            b"host nodes",
+        ];
+        if CARRY_NOTHING.contains(&key) {
+            return Some(Outcome::Empty);
+        }
+        if key != b"size" {
+            return None;
+        }
+        if line.cut {
+            draft.cut(
+                line.number,
+                format!("the input may end in the size of {id}"),
+            );
+            return Some(Outcome::Empty);
+        }
+        let size = text::size(word, 1)?.bytes;
+        qemu.backend(id, size);
+        Some(Outcome::Yes)
     }
 
     /// `requested-size: 134217728` of the device being listed.
