@@ -73,6 +73,7 @@ pub mod process;
 pub mod shared_page;
 #[cfg(not(loom))]
 mod side_by_side;
+#[cfg(not(loom))]
 mod slot_pool;
 #[cfg(not(loom))]
 mod thread_lane;
