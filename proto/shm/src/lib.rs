@@ -72,8 +72,6 @@ pub mod process;
 #[cfg(not(loom))]
 pub mod shared_page;
 #[cfg(not(loom))]
-mod side_by_side;
-#[cfg(not(loom))]
 mod slot_pool;
 #[cfg(not(loom))]
 mod thread_lane;
@@ -102,6 +100,7 @@ pub mod pidfd;
 pub mod region;
 pub mod runtime_dir;
 pub mod seqlock;
+mod side_by_side;
 mod span;
 pub mod spawn;
 #[cfg(not(loom))]
