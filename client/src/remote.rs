@@ -332,10 +332,16 @@ fn drive<T: Send>(runtime: &Runtime, call: impl Future<Output = T> + Send) -> T 
     })
 }
 
-/// Whether the call ended because the connection did.
+/// Whether the call ended because the connection did: what the daemon answers has no source. A call
+/// that a stopping daemon does not begin any more is cancelled here, or ends with "no error" of the
+/// protocol, which comes as an internal one.
 fn is_lost(status: &Status) -> bool {
     let source = std::error::Error::source(status);
-    source.is_some() && matches!(status.code(), Code::Unavailable | Code::Unknown)
+    let is_of_transport = matches!(
+        status.code(),
+        Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal
+    );
+    source.is_some() && is_of_transport
 }
 
 /// What a refused call says about the world.
@@ -346,5 +352,30 @@ fn why(status: &Status, waited: Duration) -> Shortfall {
         }
         Code::DeadlineExceeded => Shortfall::Deadline { waited },
         _ => Shortfall::DaemonAway,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io, sync::Arc};
+
+    use super::*;
+
+    /// Seen to fail without the codes of calls that a stopping daemon did not begin.
+    #[test]
+    fn a_call_that_the_connection_ended_is_asked_again_and_an_answer_is_not() {
+        let codes = [
+            Code::Unavailable,
+            Code::Unknown,
+            Code::Cancelled,
+            Code::Internal,
+        ];
+        for code in codes {
+            let answer = Status::new(code, "by the daemon");
+            assert!(!is_lost(&answer), "{code:?}");
+            let mut of_transport = Status::new(code, "by the transport");
+            of_transport.set_source(Arc::new(io::Error::from(io::ErrorKind::ConnectionReset)));
+            assert!(is_lost(&of_transport), "{code:?}");
+        }
     }
 }
