@@ -358,9 +358,14 @@ impl Host {
         u64::from(nr)
     }
 
+    /// The pageblock is looked at by the next check. What moves page by page goes to and fro
+    /// between two: each is noted once, or a step that moves terabytes would note gigabytes.
     pub(super) fn touch(&mut self, loc: Loc) {
-        let block = self.zones[loc.zone()].held.block_of(loc.pfn);
-        self.touched.push((loc.zone(), block));
+        let block = (loc.zone(), self.zones[loc.zone()].held.block_of(loc.pfn));
+        let of_late = self.touched.iter().rev().take(2);
+        if !of_late.into_iter().any(|other| *other == block) {
+            self.touched.push(block);
+        }
     }
 }
 
