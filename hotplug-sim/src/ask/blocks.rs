@@ -6,6 +6,7 @@ use super::{Answer, Row, row};
 use crate::host::Host;
 use crate::host::cost;
 use crate::host::hotplug::Refused;
+use crate::progress::Progress;
 
 /// What is known of one block: pages to move, or what stands in the way.
 type Verdict = Result<u64, Refused>;
@@ -144,10 +145,12 @@ pub fn shrink(mut host: Host, to: u64) -> Answer {
     let began = host.clock_ns;
     let (mut left, mut gone, mut moved) = (before, 0_u64, 0);
     let mut refusals: Vec<(&'static str, u64)> = Vec::new();
+    let mut progress = Progress::new(before.saturating_sub(to));
     for id in online {
         if left <= to {
             break;
         }
+        progress.set(before - left);
         match host.offline(id) {
             Ok(pages) => {
                 moved += pages;

@@ -109,27 +109,35 @@ impl Past {
         if self.rows[block] == uniform {
             return;
         }
-        let before = self.count(block);
-        if nr == whole {
+        let changed = if nr == whole {
+            let before = self.count(block);
             self.drop_bits(block);
             self.rows[block] = uniform;
+            self.count(block).abs_diff(before)
         } else {
             self.open(block);
             let start = self.start(block);
             let end = off + usize::try_from(nr).expect("a pageblock is small");
+            let mut changed = 0;
             for at in off..end {
                 let bit = 1 << (at & 63);
                 let word = &mut self.bits[start + (at >> 6)];
+                changed += u32::from((*word & bit != 0) != is_past);
                 *word = if is_past { *word | bit } else { *word & !bit };
             }
-            let now = self.count(block);
-            if now == 0 || now == whole {
+            let full = u64::MAX >> (64 - whole.min(64));
+            let wanted = if is_past { full } else { 0 };
+            if self.view(block).iter().all(|word| *word == wanted) {
                 self.drop_bits(block);
-                self.rows[block] = if now == 0 { NONE } else { ALL };
+                self.rows[block] = uniform;
             }
+            changed
+        };
+        if is_past {
+            self.nr_pages += u64::from(changed);
+        } else {
+            self.nr_pages -= u64::from(changed);
         }
-        let now = self.count(block);
-        self.nr_pages = self.nr_pages + u64::from(now) - u64::from(before);
     }
 
     /// Runs of pages of the past in a pageblock, ascending: first page and length.
