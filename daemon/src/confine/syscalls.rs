@@ -12,8 +12,9 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_brk,
     libc::SYS_fallocate,
     libc::SYS_ftruncate,
+    // Threads that populate a zone of a node.
+    libc::SYS_get_mempolicy,
     libc::SYS_madvise,
-    libc::SYS_mbind,
     libc::SYS_membarrier,
     libc::SYS_memfd_create,
     libc::SYS_mincore,
@@ -22,6 +23,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_mremap,
     libc::SYS_msync,
     libc::SYS_munmap,
+    libc::SYS_set_mempolicy,
     // Descriptors and files.
     libc::SYS_close,
     libc::SYS_close_range,

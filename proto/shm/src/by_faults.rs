@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
+use crate::node_bound::NodeBound;
 use crate::region::Region;
 use crate::side_by_side::Place;
 use crate::span::{Access, Advice, Span};
@@ -29,7 +30,8 @@ const CHUNK_BYTES: usize = 8 << 20;
 /// A helper is in its place after a wake-up or two; one that cannot get there now comes later.
 const PLACED_WITHIN: Duration = Duration::from_millis(1);
 
-/// Allocates what lacks in `range`, whole pages of the file, and gives the map that it was done by.
+/// Allocates what lacks in `range`, whole pages of the file, and gives the map that it was done by. The
+/// threads that are made for it are `bound` as the calling one is.
 ///
 /// # Errors
 /// The first answer of the system that was a no; a part may have been allocated.
@@ -37,6 +39,18 @@ pub(crate) fn fill(
     region: &Region,
     range: Range<u64>,
     advice: Option<Advice>,
+    bound: &NodeBound,
+) -> Result<Span, Errno> {
+    fill_by(region, range, advice, bound, fill_chunk)
+}
+
+/// The same with what is to be done with each chunk.
+fn fill_by(
+    region: &Region,
+    range: Range<u64>,
+    advice: Option<Advice>,
+    bound: &NodeBound,
+    fill_chunk: impl Fn(&Span, usize, usize) -> Result<(), Errno> + Sync,
 ) -> Result<Span, Errno> {
     let len = usize::try_from(range.end - range.start).map_err(|_| Errno::EFBIG)?;
     let page_bytes = region.pages().map_align_bytes();
@@ -47,9 +61,11 @@ pub(crate) fn fill(
     }
     let chunk = CHUNK_BYTES.max(page_bytes);
     let next = AtomicUsize::new(0);
-    let work = || fill_chunks(&span, chunk, &next);
+    let work = || fill_chunks(&span, chunk, &next, &fill_chunk);
     let helpers = THREADS.min(len.div_ceil(chunk)).saturating_sub(1);
-    let place = (helpers > 0).then(Place::keep).flatten();
+    let place = (helpers > 0)
+        .then(|| Place::keep(bound.processors()))
+        .flatten();
     let (placed, are_placed) = mpsc::channel();
     let help = || {
         if let Some(place) = &place {
@@ -76,7 +92,12 @@ pub(crate) fn fill(
 }
 
 /// Fills chunks that nobody has taken, until there is none or one could not be filled.
-fn fill_chunks(span: &Span, chunk: usize, next: &AtomicUsize) -> Result<(), Errno> {
+fn fill_chunks(
+    span: &Span,
+    chunk: usize,
+    next: &AtomicUsize,
+    fill_chunk: impl Fn(&Span, usize, usize) -> Result<(), Errno>,
+) -> Result<(), Errno> {
     let len = span.len_bytes();
     loop {
         let from = next.fetch_add(chunk, Ordering::Relaxed);
@@ -103,8 +124,45 @@ fn fill_chunk(span: &Span, from: usize, len: usize) -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
+    use crate::node_bound::testing::is_bound_to;
     use crate::region::FilePages;
+    use crate::test_support::skip::skip;
+
+    fn unbound() -> NodeBound {
+        NodeBound::to(None).unwrap()
+    }
+
+    /// Seen to fail when the thread is not bound.
+    #[test]
+    fn each_thread_that_fills_is_bound_to_the_node() {
+        let name = "each_thread_that_fills_is_bound_to_the_node";
+        let Ok(bound) = NodeBound::to(Some(0)) else {
+            return skip(name, "no memory policies here");
+        };
+        let region = Region::for_zone("bound", 1 << 30, FilePages::Shmem).unwrap();
+        // Each of two threads has one of the two chunks.
+        let chunk = u64::try_from(CHUNK_BYTES).unwrap();
+        let nr_here = AtomicUsize::new(0);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let looked = |_: &Span, _: usize, _: usize| {
+            nr_here.fetch_add(1, Ordering::Relaxed);
+            while nr_here.load(Ordering::Relaxed) < THREADS {
+                if Instant::now() > deadline {
+                    return Err(Errno::ETIME);
+                }
+                std::thread::yield_now();
+            }
+            match is_bound_to(0) {
+                Some(true) => Ok(()),
+                _ => Err(Errno::EDOM),
+            }
+        };
+        let filled = fill_by(&region, 0..2 * chunk, None, &bound, looked);
+        assert_eq!(filled.map(drop), Ok(()));
+    }
 
     /// Seen to fail with chunks that end before the range does.
     #[test]
@@ -113,14 +171,14 @@ mod tests {
         let chunk = u64::try_from(CHUNK_BYTES).unwrap();
         // Not a multiple of the chunk, and not at the file's start.
         let range = chunk..4 * chunk + (2 << 20);
-        drop(fill(&region, range.clone(), None).unwrap());
+        drop(fill(&region, range.clone(), None, &unbound()).unwrap());
         assert_eq!(region.allocated_bytes(), Ok(range.end - range.start));
     }
 
     #[test]
     fn what_lies_beyond_the_file_is_an_error() {
         let region = Region::for_zone("beyond", 1 << 24, FilePages::Shmem).unwrap();
-        let beyond = fill(&region, 0..1 << 26, None);
+        let beyond = fill(&region, 0..1 << 26, None, &unbound());
         assert!(beyond.is_err());
     }
 }

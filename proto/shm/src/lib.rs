@@ -92,6 +92,7 @@ pub mod huge_pool;
 pub mod listener;
 pub mod memory_room;
 pub mod message;
+mod node_bound;
 pub mod numa;
 pub mod page_io;
 pub mod passed;

@@ -1,21 +1,10 @@
-//! NUMA: which nodes there are and how far apart, who runs where, and tying a file's memory to one.
-//!
-//! The policy of a file is kept with it, so it holds for every page that is made in it later, by
-//! whichever process. The C library has no call for it.
+//! NUMA: which nodes there are, how far apart, and who runs where.
 
 use std::ops::RangeInclusive;
-use std::os::fd::AsFd;
 use std::path::Path;
 
-use nix::errno::Errno;
-
-use crate::region::Region;
-use crate::span::{Access, Span};
-
-/// Nodes that a mask here can name.
-const MAX_NODES: u32 = 1024;
-
-const MASK_WORDS: usize = 16;
+/// Nodes that are looked at; the kernel has no more.
+pub(crate) const MAX_NODES: u32 = 1024;
 
 /// How far a node is from itself, in the firmware's measure.
 const LOCAL_DISTANCE: u32 = 10;
@@ -81,6 +70,12 @@ impl Nodes {
         known.copied().unwrap_or(REMOTE_DISTANCE)
     }
 
+    /// The processors of a node; none where the machine does not say.
+    pub(crate) fn processors_of(&self, node: u32) -> &[RangeInclusive<u32>] {
+        let found = self.nodes.iter().find(|known| known.number == node);
+        found.map_or(&[], |known| &known.processors)
+    }
+
     /// The node of the processor that a process runs on, or ran on last; `None` where there is no
     /// such process, or the machine does not say.
     pub fn of_process(&self, pid: u32) -> Option<u32> {
@@ -113,60 +108,10 @@ fn ranges(list: &str) -> Option<Vec<RangeInclusive<u32>>> {
         .collect()
 }
 
-/// Makes all future pages of `region` come from `node`, and fail rather than come from elsewhere.
-///
-/// # Errors
-/// `EINVAL` when the system has no such node, or no policies at all (`ENOSYS`).
-pub(crate) fn bind_to_node(region: &Region, node: u32) -> Result<(), Errno> {
-    let mask = mask_of(node).ok_or(Errno::EINVAL)?;
-    let len = usize::try_from(region.len_bytes()).map_err(|_| Errno::EFBIG)?;
-    let span = Span::reserve(len, region.pages().map_align_bytes())?;
-    span.map(0, len, region.as_fd(), 0, Access::Read)?;
-    let mode = libc::c_ulong::try_from(libc::MPOL_BIND).map_err(|_| Errno::EINVAL)?;
-    // The kernel counts one bit less than it is told.
-    let nr_bits = libc::c_ulong::from(MAX_NODES) + 1;
-    // SAFETY:
-    // 1. The range is exactly the span's own mapping, which lives until the end of this function.
-    // 2. The mask is `MAX_NODES` bits long and outlives the call; the kernel reads no more of it.
-    // 3. The call sets a policy for pages to come and moves or changes none that exist.
-    let answer = unsafe {
-        libc::syscall(
-            libc::SYS_mbind,
-            span.base_address(),
-            len,
-            mode,
-            mask.as_ptr(),
-            nr_bits,
-            0,
-        )
-    };
-    Errno::result(answer).map(drop)
-}
-
-fn mask_of(node: u32) -> Option<[libc::c_ulong; MASK_WORDS]> {
-    let mut mask = [0; MASK_WORDS];
-    let word = usize::try_from(node / libc::c_ulong::BITS).ok()?;
-    *mask.get_mut(word)? |= 1 << (node % libc::c_ulong::BITS);
-    Some(mask)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::region::FilePages;
     use crate::testing::FakeRoot;
-
-    #[test]
-    fn a_node_that_is_here_binds_and_one_that_is_not_is_refused() {
-        let region = Region::for_zone("numa", 1 << 40, FilePages::Shmem).unwrap();
-        match bind_to_node(&region, 0) {
-            Ok(()) => {}
-            // A kernel without NUMA has node 0 and no policies.
-            Err(errno) => assert_eq!(errno, Errno::ENOSYS),
-        }
-        assert!(bind_to_node(&region, MAX_NODES - 1).is_err());
-        assert_eq!(bind_to_node(&region, u32::MAX), Err(Errno::EINVAL));
-    }
 
     fn two_nodes() -> FakeRoot {
         let root = FakeRoot::new("nodes");
@@ -193,6 +138,8 @@ mod tests {
         assert_eq!(nodes.count(), 2);
         assert_eq!([nodes.distance(0, 2), nodes.distance(2, 0)], [32, 31]);
         assert_eq!([nodes.distance(7, 7), nodes.distance(0, 7)], [10, 20]);
+        assert_eq!(nodes.processors_of(0), [0..=1, 6..=6]);
+        assert_eq!(nodes.processors_of(7), []);
         for (pid, processor, node) in [(1, 0, Some(0)), (2, 6, Some(0)), (3, 4, Some(2))] {
             stat(&root, pid, processor);
             assert_eq!(nodes.of_process_at(root.path(), pid), node);
@@ -221,13 +168,5 @@ mod tests {
         for nonsense in ["a", "3-1", "1-", "0-4294967296"] {
             assert_eq!(ranges(nonsense), None, "{nonsense:?}");
         }
-    }
-
-    #[test]
-    fn a_mask_names_one_node() {
-        let mask = mask_of(70).unwrap();
-        assert_eq!(mask[1], 1 << 6);
-        assert_eq!(mask.iter().map(|word| word.count_ones()).sum::<u32>(), 1);
-        assert_eq!(mask_of(MAX_NODES), None);
     }
 }

@@ -13,7 +13,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 
 use crate::backing::{Backing, BackingFacts, WhyNot};
 use crate::by_faults;
-use crate::numa;
+use crate::node_bound::NodeBound;
 use crate::region::{FilePages, Region, RegionError};
 use crate::thp;
 
@@ -126,8 +126,8 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Makes a zone's file for `backing`, `reserve_bytes` long and empty. With a `node`, all its
-    /// memory will come from there.
+    /// Makes a zone's file for `backing`, `reserve_bytes` long and empty. With a `node`, all memory
+    /// that it is given comes from there.
     ///
     /// # Errors
     /// [`RegionError`]; also when the system has no such node.
@@ -146,13 +146,12 @@ impl Storage {
     /// # Errors
     /// [`RegionError`], as [`Storage::create`].
     pub fn bind(region: Region, node: Option<u32>) -> Result<Storage, RegionError> {
-        if let Some(node) = node {
-            numa::bind_to_node(&region, node).map_err(|errno| RegionError::System {
-                step: "bind to its node",
-                len_bytes: region.len_bytes(),
-                errno,
-            })?;
-        }
+        // Whether it can be done is known now, not when the first section comes.
+        NodeBound::to(node).map_err(|errno| RegionError::System {
+            step: "bind to its node",
+            len_bytes: region.len_bytes(),
+            errno,
+        })?;
         Ok(Storage { region, node })
     }
 
@@ -281,13 +280,14 @@ impl Storage {
     /// Allocates what lacks in `range`; bytes that are huge pages for sure.
     fn fill(&self, range: Range<u64>, backing: Backing) -> Result<u64, Errno> {
         let (offset, len) = self.place(&range).map_err(|_| Errno::EINVAL)?;
+        let bound = NodeBound::to(self.node)?;
         match backing {
-            Backing::Thp => thp::fill(&self.region, range),
+            Backing::Thp => thp::fill(&self.region, range, &bound),
             Backing::Hugetlb | Backing::Hugetlb1G => {
                 // By faults it goes side by side. Whether they got all of it, and what the system
                 // says if not, is found out by the one call that is bound to say it: where nothing
                 // lacks any more it takes microseconds.
-                let _ = by_faults::fill(&self.region, range.clone(), None);
+                let _ = by_faults::fill(&self.region, range.clone(), None, &bound);
                 allocate(&self.region, FallocateFlags::empty(), offset, len)?;
                 Ok(range.end - range.start)
             }
@@ -373,6 +373,7 @@ fn allocate(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node_bound::testing;
     use crate::test_support::{skip::skip, system};
 
     const HUGE: u64 = 2 << 20;
@@ -407,5 +408,37 @@ mod tests {
         ] {
             assert!(text.contains(part), "{text}");
         }
+    }
+
+    /// Huge pages that a node has free.
+    fn free_on(node: u32) -> Option<u64> {
+        let folder = format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB");
+        let text = std::fs::read_to_string(format!("{folder}/free_hugepages")).ok()?;
+        text.trim().parse().ok()
+    }
+
+    /// Seen to fail when the thread that populates is not bound. Where pages come from can be told
+    /// apart on two nodes only; on one it is that this happens at all.
+    #[test]
+    fn a_zone_of_a_node_has_its_pages_from_there() {
+        let name = "a_zone_of_a_node_has_its_pages_from_there";
+        let mut machine = system::Machine::lock();
+        if !machine.free_huge_pages(8) {
+            return skip(name, "no hugepages");
+        }
+        let mut nr_tried = 0;
+        for node in (0..8).filter(|node| free_on(*node) >= Some(4)) {
+            let Ok(storage) = Storage::create("node", 1 << 30, Backing::Hugetlb, Some(node)) else {
+                return skip(name, "memory policies are forbidden here");
+            };
+            let free = free_on(node).unwrap();
+            testing::LAST.set(None);
+            storage.populate(0..4 * HUGE, Backing::Hugetlb).unwrap();
+            assert_eq!(testing::LAST.get(), Some(node));
+            assert_eq!(free_on(node), Some(free - 4));
+            nr_tried += 1;
+        }
+        assert!(nr_tried > 0);
+        assert_ne!(testing::is_bound_to(0), Some(true));
     }
 }

@@ -9,13 +9,14 @@ use std::ops::Range;
 use nix::errno::Errno;
 
 use crate::by_faults;
+use crate::node_bound::NodeBound;
 use crate::region::Region;
 use crate::span::Advice;
 
 /// Allocates what lacks in `range` of a file of shared memory, and says how many bytes of it are in
 /// huge pages: where none can be had, the kernel takes small ones.
-pub(crate) fn fill(region: &Region, range: Range<u64>) -> Result<u64, Errno> {
-    let span = by_faults::fill(region, range, Some(Advice::HugePage))?;
+pub(crate) fn fill(region: &Region, range: Range<u64>, bound: &NodeBound) -> Result<u64, Errno> {
+    let span = by_faults::fill(region, range, Some(Advice::HugePage), bound)?;
     Ok(huge_bytes_mapped(span.base_address(), span.len_bytes()))
 }
 
