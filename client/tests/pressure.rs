@@ -66,3 +66,35 @@ fn pressure_comes_and_goes_and_is_told_through_a_descriptor() {
     drop((cache, watch));
     daemon.verify();
 }
+
+/// Seen to fail when nothing is kept for what is urgent.
+#[test]
+fn what_is_urgent_may_have_part_of_what_is_kept_below_min() {
+    let mut daemon = Daemon::with_zones("urgent", &["normal=32MiB,backing=shm"]);
+    let client = daemon.attach("all");
+    let watch = client.watch_pressure().unwrap();
+    let min_pages = until(&watch, PressureLevel::None).min_pages;
+    let held = take_all(&client);
+    let more = |request: hugepool::Request<'_>| {
+        let mut pages = Vec::new();
+        let request = request.with_deadline(Duration::ZERO);
+        let bulk = request.alloc_pages_bulk_list(1024, &mut pages);
+        assert_eq!(bulk.populated, pages.len());
+        pages
+    };
+    assert_eq!(more(client.request()).len(), 0);
+    let urgent = more(client.request().urgent());
+    // Five eighths of what is below min, as the kernel has it for who may not sleep.
+    let nr_urgent = u64::try_from(urgent.len()).unwrap();
+    assert!(
+        nr_urgent > 0 && nr_urgent <= min_pages * 5 / 8 + 1,
+        "{nr_urgent} of {min_pages}"
+    );
+    assert_eq!(more(client.request().urgent()).len(), 0);
+    assert_eq!(more(client.request()).len(), 0);
+    until(&watch, PressureLevel::Min);
+    drop((held, urgent));
+    until(&watch, PressureLevel::None);
+    drop(watch);
+    daemon.verify();
+}

@@ -55,6 +55,57 @@ async fn the_proc_tables_have_a_row_for_each_zone() {
     assert_eq!(code(admin.get_zone_info(unknown).await), Code::NotFound);
 }
 
+/// Seen to fail when one type counts a pageblock more than it has.
+#[tokio::test]
+async fn free_pages_are_listed_by_the_type_of_their_pageblock() {
+    let daemon = Daemon::tiny();
+    let (mut admin, mut pages) = (grpc::admin(&daemon).await, grpc::pages(&daemon).await);
+    // Some of each kind: their pageblocks are no others'.
+    for (request, migratetype) in (1..).zip([
+        v1::Migratetype::Unmovable,
+        v1::Migratetype::Movable,
+        v1::Migratetype::Reclaimable,
+    ]) {
+        let mut some = want(request, 40, 0);
+        some.zone = "normal".to_owned();
+        some.migratetype = migratetype.into();
+        let lent = pages.alloc_bulk(some).await.unwrap().into_inner();
+        assert_eq!(lent.nr_pages, 40);
+    }
+    let normal = v1::GetPageTypeInfoRequest {
+        zone: "normal".to_owned(),
+    };
+    let info = admin.get_page_type_info(normal).await.unwrap().into_inner();
+    let rows = &info.zones[0].types;
+    let nr_blocks = |name: &str| {
+        let row = rows
+            .iter()
+            .find(|row| row.migratetype.eq_ignore_ascii_case(name));
+        row.unwrap().nr_pageblocks
+    };
+    assert_eq!(
+        ["unmovable", "movable", "reclaimable"].map(nr_blocks),
+        [1, 2, 1]
+    );
+    for row in rows {
+        let free = row.free_blocks_by_order.iter();
+        let free: u64 = (0..).zip(free).map(|(order, nr)| nr << order).sum();
+        // Two zones of four pageblocks, 40 pages lent of each type; none of another's list.
+        let lent = 40 * u64::from(row.nr_pageblocks > 0);
+        let cached = 64;
+        let most = row.nr_pageblocks * 512 - lent;
+        assert!(free <= most && free + cached >= most, "{row:?}");
+    }
+    let buddy = v1::GetBuddyInfoRequest {
+        zone: "normal".to_owned(),
+    };
+    let buddy = admin.get_buddy_info(buddy).await.unwrap().into_inner();
+    for (order, nr) in buddy.zones[0].free_blocks_by_order.iter().enumerate() {
+        let by_type = rows.iter().map(|row| row.free_blocks_by_order[order]);
+        assert_eq!(by_type.sum::<u64>(), *nr, "order {order}");
+    }
+}
+
 #[tokio::test]
 async fn contiguity_is_reported_and_can_be_forgotten() {
     let daemon = Daemon::tiny();
@@ -266,6 +317,45 @@ async fn events_tell_what_was_and_what_happens() {
     });
     let event = seen.await.unwrap();
     assert!(event.seq > 0 && !event.text.is_empty());
+}
+
+/// Seen to fail when levels are not noted as events.
+#[tokio::test]
+async fn events_tell_of_pressure_and_that_it_is_over() {
+    let daemon = Daemon::tiny();
+    let (mut admin, mut pages) = (grpc::admin(&daemon).await, grpc::pages(&daemon).await);
+    let events = admin.watch_events(v1::WatchEventsRequest {}).await;
+    let mut events = events.unwrap().into_inner();
+    let mut everything = want(1, 2048, 0);
+    everything.zone = "normal".to_owned();
+    let lent = pages.alloc_bulk(everything).await.unwrap().into_inner();
+    let free = v1::FreeBulkRequest {
+        request_id: 2,
+        acknowledged: 1,
+        runs: lent.runs,
+    };
+    let mut pressure = async |level: &str| {
+        let seen = tokio::time::timeout(support::DEADLINE, async {
+            loop {
+                let event = events.next().await.unwrap().unwrap();
+                if event.kind == "pressure" && event.text.contains(&format!("pressure {level}:")) {
+                    return event;
+                }
+            }
+        });
+        seen.await.unwrap()
+    };
+    let low = pressure("low").await;
+    assert_eq!(low.zone, "normal");
+    let zones = admin.list_zones(v1::ListZonesRequest {}).await.unwrap();
+    let zone = zones.into_inner().zones.remove(0);
+    assert_eq!(zone.pressure, "low");
+    let marks = zone.watermarks.unwrap();
+    let part = format!("min {} low {} high {}", marks.min, marks.low, marks.high);
+    assert!(low.text.contains(&part), "{low:?}");
+    pages.free_bulk(free).await.unwrap();
+    assert_eq!(pressure("none").await.zone, "normal");
+    verify(&mut admin).await;
 }
 
 #[tokio::test]

@@ -139,32 +139,6 @@ async fn a_zone_is_packed_on_demand_and_says_what_it_took() {
 }
 
 #[tokio::test]
-async fn contiguity_caches_are_used_as_configured() {
-    for (mode, is_cached) in [("none", false), ("pageblock", true)] {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("hugepoold.toml");
-        let text = format!("[compaction]\ncontiguity = '{mode}'\nproactiveness = 0\n");
-        std::fs::write(&file, text).unwrap();
-        let mut arguments = vec!["--config", file.to_str().unwrap()];
-        arguments.extend(ZONES);
-        let daemon = Daemon::start(&arguments);
-        let mut admin = grpc::admin(&daemon).await;
-        let (_client, pages) = scatter(&daemon);
-        for _ in 0..2 {
-            let done = compact(&mut admin, v1::CompactRequest::default()).await;
-            assert_eq!(done.unwrap().ended, "reached");
-        }
-        let asked = admin.get_contiguity(v1::GetContiguityRequest::default());
-        let zone = asked.await.unwrap().into_inner().zones.remove(0);
-        assert_eq!(zone.mode, mode);
-        assert!(zone.nr_walks > 0, "{zone:?}");
-        assert_eq!(zone.nr_hits > 0, is_cached, "{zone:?}");
-        check(&pages);
-        verify(&mut admin).await;
-    }
-}
-
-#[tokio::test]
 async fn nonsense_is_refused_by_name() {
     let daemon = Daemon::start(ZONES);
     let mut admin = grpc::admin(&daemon).await;

@@ -4,51 +4,16 @@
 #[path = "../../tests/support/mod.rs"]
 mod daemon;
 
-use std::process::{Command, Output};
+#[path = "support/tool.rs"]
+mod tool;
 
 use daemon::Daemon;
 use serde_json::Value;
+use tool::{json, number, run, text};
 
 #[test]
 fn the_daemon() {
     daemon::be_the_daemon_if_asked();
-}
-
-fn run(daemon: &Daemon, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_hugepoolctl"))
-        .arg("--runtime-dir")
-        .arg(daemon.dir())
-        .args(args)
-        .output()
-        .unwrap()
-}
-
-/// Runs a verb that must end with `code`, and reads its JSON.
-fn json(daemon: &Daemon, args: &[&str], code: i32) -> Value {
-    let output = run(daemon, &[args, &["-J"]].concat());
-    let (out, err) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
-    assert_eq!(output.status.code(), Some(code), "{args:?}: {out}{err}");
-    serde_json::from_str(&out).unwrap()
-}
-
-/// Runs a verb that must succeed, and reads its text.
-fn text(daemon: &Daemon, args: &[&str]) -> String {
-    let output = run(daemon, args);
-    assert!(
-        output.status.success(),
-        "{args:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn number(value: &Value) -> u64 {
-    value
-        .as_u64()
-        .unwrap_or_else(|| panic!("{value} is no number"))
 }
 
 #[test]
@@ -158,30 +123,6 @@ fn a_section_comes_and_goes_and_the_books_hold() {
     );
     let operations = json(&daemon, &["operation", "list"], 0);
     assert!(!operations["operations"].as_array().unwrap().is_empty());
-    assert_eq!(json(&daemon, &["verify"], 0)["ok"], true);
-}
-
-#[test]
-fn an_offline_that_a_holder_prevents_names_it_and_ends_with_1() {
-    let daemon = Daemon::with_zones("ctl-holder", &["normal=8MiB,backing=shm,reserve=256MiB"]);
-    let client = daemon.attach("holder");
-    let page = client.alloc_page().unwrap();
-    let section = (page.pfn() / 2048).to_string();
-    let refused = json(
-        &daemon,
-        &["section", "offline", &section, "--timeout", "200ms"],
-        1,
-    );
-    let result = &refused["results"][0];
-    assert_eq!(
-        (&result["ok"], result["state"].as_str()),
-        (&Value::Bool(false), Some("online"))
-    );
-    let holder = &result["holders"][0];
-    assert_eq!(holder["name"], "holder");
-    assert_eq!(number(&holder["pid"]), u64::from(std::process::id()));
-    assert_eq!(number(&holder["held_pages"]), 1);
-    drop(page);
     assert_eq!(json(&daemon, &["verify"], 0)["ok"], true);
 }
 
