@@ -64,6 +64,8 @@ pub fn start(filter: &str) {
     }
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // A line that nobody reads any more is lost; that it was would be told there as well, by a panic.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr);
     // A logger that was there before stays: an embedding program's choice.
     if is_journal() {

@@ -11,6 +11,7 @@ mod support;
 use std::path::Path;
 use std::process::Command;
 
+use hugepool_proto::v1;
 use support::grpc::{self, verify};
 use support::{Daemon, TINY, skipped};
 
@@ -266,7 +267,6 @@ fn both_signals_stop_it_cleanly() {
 
 #[tokio::test]
 async fn a_hot_add_beyond_the_pool_is_refused_with_numbers_and_changes_nothing() {
-    use hugepool_proto::v1;
     let _pool = POOL.lock().await;
     let free = free_huge_pages().unwrap_or(0);
     if free < 6 {
@@ -304,4 +304,48 @@ async fn a_hot_add_beyond_the_pool_is_refused_with_numbers_and_changes_nothing()
     let (status, log) = tokio::task::spawn_blocking(|| daemon.stop()).await.unwrap();
     assert!(status.success(), "{log}");
     support::until("the pool is as it was", || free_huge_pages() >= Some(free));
+}
+
+/// Seen to fail with a logger that reports its own failed writes: that is a failed write too, and ended
+/// the daemon with all it holds.
+#[tokio::test]
+async fn a_daemon_whose_log_nobody_reads_any_more_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = hugepoold();
+    command.arg("--runtime-dir").arg(dir.path()).args(TINY);
+    let mut daemon = Ended(
+        command
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    let Ended(daemon) = &mut daemon;
+    drop(daemon.stderr.take());
+    let socket = dir.path().join("admin.sock");
+    support::until("it serves", || {
+        assert_eq!(daemon.try_wait().unwrap(), None, "it has ended");
+        socket.exists()
+    });
+    let mut admin = v1::admin_client::AdminClient::new(grpc::channel(&socket).await);
+    let add = v1::AddSectionsRequest {
+        zone: "normal".to_owned(),
+        count: 1,
+        ..Default::default()
+    };
+    // This is logged, into nothing.
+    admin.add_sections(add).await.unwrap();
+    verify(&mut admin).await;
+    support::send_signal(daemon.id(), nix::sys::signal::Signal::SIGTERM);
+    assert!(support::wait_for(daemon).success());
+}
+
+/// A process that has ended when the test has.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
