@@ -5,7 +5,7 @@
 mod bench;
 pub mod limit;
 
-use std::{path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
@@ -108,6 +108,15 @@ Examples:
     BenchVictim {
         /// How many
         nr_pages: usize,
+    },
+    /// Become the daemon of a bench, and end with it
+    #[command(hide = true)]
+    BenchDaemon {
+        /// The bench's process
+        bench: u32,
+        /// The daemon's arguments
+        #[arg(last = true)]
+        arguments: Vec<OsString>,
     },
     /// Use movable pages until standard input ends: who is moved by `bench offline`
     #[command(hide = true)]

@@ -81,6 +81,7 @@ async fn run(cli: Cli) -> Result<Outcome, Failure> {
             bench::run(bench, plot, runtime_dir, &out).await
         }
         Noun::BenchVictim { nr_pages } => bench::victim::hold(nr_pages, runtime_dir),
+        Noun::BenchDaemon { bench, arguments } => bench::daemon::become_it(bench, &arguments),
         Noun::BenchFlooder { flood, sockets } => bench::flood::flood(&flood, &sockets),
         Noun::BenchConsumer { there, home } => bench::consumer::consume(&there, &home, runtime_dir),
         Noun::BenchPinner { nr_pages } => bench::pinner::pin(nr_pages, runtime_dir),

@@ -1,8 +1,11 @@
 //! A daemon of the bench's own: started in a folder of its own, stopped at the end.
 
 use std::{
-    env, fs,
+    env,
+    ffi::OsString,
+    fs,
     io::{self, BufRead as _, BufReader},
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::mpsc::{self, Receiver, RecvTimeoutError},
@@ -11,14 +14,35 @@ use std::{
 };
 
 use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
+    sys::{
+        prctl,
+        signal::{Signal, kill},
+    },
+    unistd::{self, Pid},
 };
 
-use crate::{outcome::Failure, program};
+use crate::{
+    outcome::{Failure, Outcome},
+    program,
+};
 
 /// How long it may take to be ready: populating memory takes a while.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Becomes the daemon of the bench that has started this process. A bench that is killed cannot stop
+/// it, so the system is told to; what is told outlives the change of program.
+pub fn become_it(bench: u32, arguments: &[OsString]) -> Result<Outcome, Failure> {
+    let refuse = |what: String| Failure::refused(what, "build hugepoold beside this tool");
+    prctl::set_pdeathsig(Signal::SIGTERM)
+        .map_err(|errno| refuse(format!("the daemon would outlive its bench: {errno}")))?;
+    if i64::from(unistd::getppid().as_raw()) != i64::from(bench) {
+        return Err(refuse("the bench has ended already".to_owned()));
+    }
+    let error = Command::new(program::of_daemon()).args(arguments).exec();
+    Err(refuse(format!(
+        "cannot start a hugepoold of its own: {error}"
+    )))
+}
 
 /// A running daemon; killed when dropped without having been stopped.
 #[derive(Debug)]
@@ -64,8 +88,12 @@ impl Daemon {
             )
         };
         fs::create_dir_all(&dir).map_err(refuse)?;
-        let mut command = Command::new(program::of_daemon());
-        command.arg("--runtime-dir").arg(&dir).args(flags);
+        let own = env::current_exe().map_err(refuse)?;
+        let mut command = Command::new(own);
+        let bench = std::process::id().to_string();
+        // What follows is the daemon's, whatever this tool calls so too.
+        command.args(["bench-daemon", &bench, "--", "--runtime-dir"]);
+        command.arg(&dir).args(flags);
         for zone in zones {
             command.args(["--zone", zone]);
         }

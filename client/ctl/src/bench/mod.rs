@@ -9,7 +9,7 @@ mod attach;
 mod bulk;
 mod compact;
 pub mod consumer;
-mod daemon;
+pub mod daemon;
 mod environment;
 pub mod flood;
 mod hotadd;
