@@ -153,6 +153,9 @@ fn next_of(status: &Status) -> String {
         }
     }
     match status.code() {
+        Code::FailedPrecondition if status.message().contains("sealed: ") => {
+            "see 'hugepoolctl status' for what that means"
+        }
         Code::InvalidArgument | Code::OutOfRange => "see --help of this command",
         Code::NotFound => "see 'hugepoolctl zone list', 'section list' or 'client list'",
         Code::FailedPrecondition => "see 'hugepoolctl section list' for the states",
@@ -204,6 +207,15 @@ mod tests {
         assert_eq!(
             failure.to_string(),
             "no zone is called dma; see 'hugepoolctl zone list'"
+        );
+    }
+
+    #[test]
+    fn a_sealed_daemon_is_no_matter_of_sections() {
+        let status = Status::failed_precondition("daemon: sealed: 3 daemons have started");
+        assert_eq!(
+            Failure::from(status).to_string(),
+            "daemon: sealed: 3 daemons have started; see 'hugepoolctl status' for what that means"
         );
     }
 

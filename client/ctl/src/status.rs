@@ -10,9 +10,17 @@ use crate::{
     size,
 };
 
-/// Shows the daemon's state. Pages that do not add up are a broken invariant.
+/// What a state begins with that knows nothing of pages; the reason follows.
+const SEALED: &str = "sealed: ";
+
+/// Shows the daemon's state. Pages that do not add up are a broken invariant; a daemon that is sealed
+/// has refused to go on, and knows of none.
 pub async fn show(admin: &mut Admin, out: &Output) -> Result<Outcome, Failure> {
     let status = admin.get_status(GetStatusRequest {}).await?.into_inner();
+    if let Some(why) = status.state.strip_prefix(SEALED) {
+        out.either(|| sealed_json(&status), || sealed_text(&status, why))?;
+        return Ok(Outcome::Refused);
+    }
     let adds_up = equation::adds_up(&status.pages.unwrap_or_default());
     out.either(|| json(&status, adds_up), || text(&status, adds_up, out))?;
     Ok(if adds_up {
@@ -49,6 +57,30 @@ fn json(status: &GetStatusResponse, adds_up: bool) -> Value {
         "nr_machine_nodes": status.nr_machine_nodes,
         "nodes": status.nodes.iter().map(node_json).collect::<Vec<_>>(),
     })
+}
+
+/// The same names with what is known.
+fn sealed_json(status: &GetStatusResponse) -> Value {
+    let mut all = json(status, false);
+    let known = ["version", "layout_version", "state", "pid", "uptime_ms"];
+    let unknown = all.as_object_mut().into_iter().flatten();
+    unknown
+        .filter(|(name, _)| !known.contains(&name.as_str()))
+        .for_each(|(_, value)| *value = Value::Null);
+    all
+}
+
+fn sealed_text(status: &GetStatusResponse, why: &str) -> String {
+    format!(
+        "hugepoold {version} (layout {layout}), pid {pid}, sealed for {uptime}: {why}\n\
+         It holds all memory and clients as a daemon before it left them, and lends nothing. Clients go on \
+         with what they have.\n\
+         Keep its log. 'systemctl stop hugepoold' (or SIGTERM, to a keeper) lets go of the memory, and what is in it is lost.\n",
+        version = status.version,
+        layout = status.layout_version,
+        pid = status.pid,
+        uptime = size::human_millis(status.uptime_ms),
+    )
 }
 
 fn node_json(node: &Node) -> Value {
@@ -199,5 +231,31 @@ mod tests {
         assert_eq!(json["section_size_bytes"], 128 << 20);
         assert_eq!(json["pages"]["lent"], 1);
         assert_eq!(json["adds_up"], true);
+    }
+
+    /// Seen to fail when a sealed daemon's zeros are shown as numbers.
+    #[test]
+    fn a_sealed_daemon_says_why_and_shows_no_number_that_it_does_not_know() {
+        let sealed = GetStatusResponse {
+            state: "sealed: this is no state segment".into(),
+            geometry: None,
+            pages: None,
+            ..status()
+        };
+        let json = sealed_json(&sealed);
+        assert_eq!(
+            (&json["pid"], &json["state"]),
+            (&4711.into(), &sealed.state.clone().into())
+        );
+        for name in ["pages", "adds_up", "nr_zones", "page_size_bytes", "nodes"] {
+            assert_eq!(json.get(name), Some(&Value::Null), "{name}");
+        }
+        let text = sealed_text(&sealed, "this is no state segment");
+        assert!(
+            text.starts_with("hugepoold 0.1.0 (layout 1), pid 4711, sealed for "),
+            "{text}"
+        );
+        assert!(text.contains(": this is no state segment\n"), "{text}");
+        assert!(text.contains("systemctl stop hugepoold"), "{text}");
     }
 }

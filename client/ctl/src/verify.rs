@@ -25,13 +25,15 @@ pub async fn run(admin: &mut Admin, out: &Output) -> Result<Outcome, Failure> {
         json!({
             "ok": ok,
             "findings": findings,
-            "pages": equation::json(&counts),
+            "pages": verdict.pages.as_ref().map(equation::json),
             "checked_pages": verdict.nr_checked_pages,
             "took_us": verdict.took_us,
         })
     };
     let text = || {
-        let mut text = equation::text(&counts, page_bytes, out);
+        let pages = verdict.pages.as_ref();
+        let mut text =
+            pages.map_or_else(String::new, |pages| equation::text(pages, page_bytes, out));
         text += &format!(
             "\nchecked {} pages in {} us: ",
             verdict.nr_checked_pages, verdict.took_us
