@@ -24,7 +24,7 @@ use crate::kept::Kept;
 use crate::lanes::Lanes;
 use crate::reload::{Reload, Source};
 use crate::rpc::peer::Gate;
-use crate::rpc::{ServeError, Serving};
+use crate::rpc::{Door, ServeError, Serving};
 use crate::runtime_dir::{RuntimeDir, RuntimeDirError};
 use crate::sealed::Sealed;
 use crate::shared::Shared;
@@ -246,8 +246,11 @@ async fn serve(
     let hangup = signal(SignalKind::hangup()).map_err(io("signal handler"))?;
     let pages = pages.listener().map_err(io("descriptor"))?;
     let admin = admin.listener().map_err(io("descriptor"))?;
-    let per_uid = config.limits.connections_per_uid;
-    let mut serving = Serving::start(pages, admin, per_uid, shared).await?;
+    let door = Door {
+        per_uid: config.limits.connections_per_uid,
+        patience: config.timeouts.attach,
+    };
+    let mut serving = Serving::start(pages, admin, door, shared).await?;
     let mut stats = Stats::open(&config.runtime_dir, shared);
     announce(config);
     tokio::select! {

@@ -62,6 +62,15 @@ pub struct Serving {
     in_flight: InFlight,
 }
 
+/// Who is let in.
+#[derive(Clone, Copy, Debug)]
+pub struct Door {
+    /// Connections of one user, to each socket.
+    pub per_uid: u32,
+    /// How long a connection may say nothing at all.
+    pub patience: Duration,
+}
+
 impl Serving {
     /// Serves both sockets on the current runtime.
     ///
@@ -70,12 +79,12 @@ impl Serving {
     pub async fn start(
         pages: UnixListener,
         admin: UnixListener,
-        per_uid: u32,
+        door: Door,
         shared: &Arc<Shared>,
     ) -> Result<Serving, ServeError> {
         let mut servers = JoinSet::new();
         let in_flight = InFlight::default();
-        let with = (per_uid, &in_flight);
+        let with = (door, &in_flight);
         let service = PagesServer::new(PagesService::new(shared.clone()))
             .max_encoding_message_size(MAX_REPLY_BYTES);
         let service = (pages_server::SERVICE_NAME, Routes::new(service));
@@ -124,7 +133,7 @@ async fn serve(
     servers: &mut JoinSet<Result<(), tonic::transport::Error>>,
     listener: UnixListener,
     (name, service): (&'static str, Routes),
-    (per_uid, in_flight): (u32, &InFlight),
+    (door, in_flight): (Door, &InFlight),
     shared: &Arc<Shared>,
 ) -> Result<HealthReporter, ServeError> {
     let (reporter, health) = tonic_health::server::health_reporter();
@@ -144,8 +153,9 @@ async fn serve(
         .add_service(health)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);
-    let gate = Gate::new(per_uid);
-    let incoming = incoming::accept(listener, gate, shared.clone()).map_err(ServeError::Socket)?;
+    let gate = Gate::new(door.per_uid);
+    let incoming = incoming::accept(listener, gate, door.patience, shared.clone());
+    let incoming = incoming.map_err(ServeError::Socket)?;
     let server = Server::builder()
         .max_concurrent_streams(MAX_STREAMS)
         .layer(in_flight.clone())

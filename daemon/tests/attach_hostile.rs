@@ -11,7 +11,9 @@
 
 mod support;
 
+use std::io::{Read as _, Write as _};
 use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use hugepool_proto::v1;
@@ -242,6 +244,47 @@ async fn who_stalls_is_closed_after_its_deadline_and_others_are_not_kept_waiting
     assert!(raw::hear(&silent).is_none());
     assert!(raw::hear(&unready.connection).is_none());
     until_clients(&daemon, 0).await;
+}
+
+/// Seen to fail when a connection may be silent for good, and when one that has begun may not.
+#[tokio::test]
+async fn who_calls_and_says_nothing_is_hung_up_on_and_who_has_begun_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("config.toml");
+    std::fs::write(&config, "[timeouts]\nattach_ms = 100\n").unwrap();
+    let mut args = support::TINY.to_vec();
+    args.extend(["--config", config.to_str().unwrap()]);
+    let mut daemon = Daemon::start(&args);
+    // The preface of HTTP/2 and its empty settings.
+    let whole: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    for name in ["pages.sock", "admin.sock"] {
+        let connect = |said: &[u8]| {
+            let mut stream = UnixStream::connect(daemon.socket(name)).unwrap();
+            stream.set_read_timeout(Some(support::DEADLINE)).unwrap();
+            stream.write_all(said).unwrap();
+            stream
+        };
+        let mut begun = connect(whole);
+        let mut heard = [0; 1024];
+        assert!(begun.read(&mut heard).unwrap() > 0, "it is answered");
+        for said in [&whole[..0], &whole[..1], &whole[..23]] {
+            let mut silent = connect(said);
+            // Perhaps after some last words of the transport.
+            let mut rest = Vec::new();
+            silent.read_to_end(&mut rest).unwrap();
+        }
+        // Three times as long, and it is there still.
+        begun.set_nonblocking(true).unwrap();
+        let end = loop {
+            match begun.read(&mut heard) {
+                Ok(0) => break Ok(0),
+                Ok(_) => {}
+                Err(error) => break Err(error.kind()),
+            }
+        };
+        assert_eq!(end, Err(std::io::ErrorKind::WouldBlock));
+    }
+    is_well(&mut daemon).await;
 }
 
 #[tokio::test]

@@ -159,7 +159,8 @@ pub struct LanesTable {
 #[derive(Debug, Default, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TimeoutsTable {
-    /// From connecting to the attach request, and from the reply to its confirmation.
+    /// From connecting to the attach request, and from the reply to its confirmation; for gRPC from
+    /// connecting to the first words.
     pub attach_ms: Option<u32>,
     /// How long an offline waits for held pages when the request does not say.
     pub offline_ms: Option<u32>,

@@ -22,19 +22,22 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Connections accepted and not yet taken by the transport.
 const AHEAD: usize = 16;
 
-/// Starts to accept; to be called on the runtime that serves.
+/// Starts to accept; to be called on the runtime that serves. Each connection has `patience` to begin.
 ///
 /// # Errors
 /// Those of registering the socket with the runtime.
 pub fn accept(
     listener: StdListener,
     gate: Arc<Gate>,
+    patience: Duration,
     shared: Arc<Shared>,
 ) -> io::Result<ReceiverStream<Result<PeerStream, io::Error>>> {
     let listener = UnixListener::from_std(listener)?;
     let (sender, receiver) = mpsc::channel(AHEAD);
     tokio::spawn(async move {
         loop {
+            // One a turn: calls that have come meanwhile go first, however many stand at the door.
+            tokio::task::yield_now().await;
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
@@ -43,7 +46,7 @@ pub fn accept(
                     continue;
                 }
             };
-            let Some(stream) = admit(stream, &gate, &shared) else {
+            let Some(stream) = admit(stream, &gate, patience, &shared) else {
                 continue;
             };
             if sender.send(Ok(stream)).await.is_err() {
@@ -55,7 +58,12 @@ pub fn accept(
 }
 
 /// Lets a connection in, or drops it when it is one too many.
-fn admit(stream: UnixStream, gate: &Arc<Gate>, shared: &Arc<Shared>) -> Option<PeerStream> {
+fn admit(
+    stream: UnixStream,
+    gate: &Arc<Gate>,
+    patience: Duration,
+    shared: &Arc<Shared>,
+) -> Option<PeerStream> {
     let found = stream.peer_cred().ok()?;
     let peer = PeerCredentials {
         // 0 when the peer lives in a pid namespace that cannot be seen from here.
@@ -76,5 +84,12 @@ fn admit(stream: UnixStream, gate: &Arc<Gate>, shared: &Arc<Shared>) -> Option<P
     };
     // A system that does not tell them leaves the primary group.
     let groups = peer::groups(&stream).unwrap_or_default();
-    Some(PeerStream::new(stream, peer, groups, shared.clone(), pass))
+    let peer = (peer, groups);
+    Some(PeerStream::new(
+        stream,
+        peer,
+        shared.clone(),
+        pass,
+        patience,
+    ))
 }

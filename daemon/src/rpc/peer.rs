@@ -5,14 +5,17 @@
 //! at its first call and ended when the stream is dropped: that is how the transport tells a close.
 
 use std::collections::HashMap;
+use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use hugepool_engine::ClientId;
 use hugepool_shm::peer::PeerCredentials;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
+use tokio::time::Sleep;
 use tonic::transport::server::Connected;
 
 use crate::shared::Shared;
@@ -135,22 +138,29 @@ impl Connection {
     }
 }
 
+/// What a client sends first, whatever it wants: the preface of HTTP/2 (RFC 9113, 3.4).
+const PREFACE_BYTES: usize = 24;
+
 /// The socket of a connection; its drop ends the connection's session.
 pub struct PeerStream {
     stream: UnixStream,
     connection: Arc<Connection>,
     shared: Arc<Shared>,
+    /// While the preface is not all there: when it is too late, and how much has come.
+    greeting: Option<(Pin<Box<Sleep>>, usize)>,
     _pass: Pass,
 }
 
 impl PeerStream {
-    /// A connection that has just been accepted, from somebody in these supplementary groups.
+    /// A connection that has just been accepted, from somebody in these supplementary groups. It has
+    /// `patience` to begin to speak. One that has begun may be silent for as long as it likes: a client
+    /// that is stopped is no dead one, and has pages by it perhaps.
     pub fn new(
         stream: UnixStream,
-        peer: PeerCredentials,
-        groups: Vec<u32>,
+        (peer, groups): (PeerCredentials, Vec<u32>),
         shared: Arc<Shared>,
         pass: Pass,
+        patience: Duration,
     ) -> PeerStream {
         PeerStream {
             stream,
@@ -160,8 +170,31 @@ impl PeerStream {
                 session: Mutex::new(Session::None),
             }),
             shared,
+            greeting: Some((Box::pin(tokio::time::sleep(patience)), 0)),
             _pass: pass,
         }
+    }
+
+    /// Counts what has come, and ends the connection when it is too late for more.
+    fn greeted(
+        &mut self,
+        context: &mut Context<'_>,
+        nr_bytes: Option<usize>,
+    ) -> Poll<io::Result<()>> {
+        let Some((too_late, nr_before)) = &mut self.greeting else {
+            return nr_bytes.map_or(Poll::Pending, |_| Poll::Ready(Ok(())));
+        };
+        if let Some(nr_bytes) = nr_bytes {
+            *nr_before += nr_bytes;
+            if *nr_before >= PREFACE_BYTES {
+                self.greeting = None;
+            }
+            return Poll::Ready(Ok(()));
+        }
+        too_late.as_mut().poll(context).map(|()| {
+            let what = "the connection has not said in time what it wants";
+            Err(io::Error::new(io::ErrorKind::TimedOut, what))
+        })
     }
 }
 
@@ -187,8 +220,13 @@ impl AsyncRead for PeerStream {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        match Pin::new(&mut self.stream).poll_read(context, buffer) {
+            Poll::Pending => self.greeted(context, None),
+            Poll::Ready(Ok(())) => self.greeted(context, Some(buffer.filled().len() - before)),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+        }
     }
 }
 
@@ -197,29 +235,23 @@ impl AsyncWrite for PeerStream {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
-    fn poll_flush(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<std::io::Result<()>> {
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
-    fn poll_shutdown(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<std::io::Result<()>> {
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        slices: &[std::io::IoSlice<'_>],
-    ) -> Poll<std::io::Result<usize>> {
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write_vectored(context, slices)
     }
 
