@@ -159,7 +159,10 @@ impl PagesService {
                 Ok(AllocOutcome::Waiting { .. }) => kept.request_id = Some(asked.request_id),
                 Err(status) => return Err(status),
             }
-            changes.moved_until(deadline).await;
+            tokio::select! {
+                () = changes.moved_until(deadline) => {}
+                () = self.shared.stopped() => {}
+            }
         }
     }
 }
