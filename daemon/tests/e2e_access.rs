@@ -196,3 +196,55 @@ fn attach_and_take(run: &Path, is_in_team: bool) {
     client.alloc_exact(100).unwrap();
     assert!(client.with_zone("private").is_err());
 }
+
+/// Nothing is locked by us, and huge pages that no file of a mount holds are not counted as locked; so
+/// a user who may lock nothing has all there is. Root is not asked for that limit.
+#[tokio::test]
+async fn a_user_who_may_lock_no_memory_runs_a_daemon_all_the_same() {
+    let name = "a_user_who_may_lock_no_memory_runs_a_daemon_all_the_same";
+    if !nix::unistd::geteuid().is_root() {
+        return skipped(name, "not root");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let run = dir.path().join("run");
+    std::fs::create_dir(&run).unwrap();
+    std::os::unix::fs::chown(&run, Some(NOBODY), Some(NOBODY)).unwrap();
+    // Where nobody can reach it.
+    let program = dir.path().join("hugepoold");
+    std::fs::copy(env!("CARGO_BIN_EXE_hugepoold"), &program).unwrap();
+    let mut command = Command::new("setpriv");
+    let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    command.args(nobody).args(["prlimit", "--memlock=0:0"]);
+    command.arg(&program).arg("--runtime-dir").arg(&run);
+    // Huge pages where there are some.
+    command.args([
+        "--section-size",
+        "4MiB",
+        "--zone",
+        "normal=8MiB,reserve=64MiB",
+    ]);
+    let mut daemon = Daemon::spawn_command(&run, command);
+    daemon.wait_for_line("ready");
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", daemon.pid())).unwrap();
+    let locked = limits
+        .lines()
+        .find(|line| line.starts_with("Max locked memory"));
+    let words: Vec<&str> = locked.unwrap().split_whitespace().collect();
+    assert_eq!(words[3..5], ["0", "0"]);
+    let options = Options::default().runtime_dir(&run);
+    let client = Client::attach(options).unwrap();
+    let mut pages = client.alloc_exact(1000).unwrap();
+    for page in &mut pages {
+        page[0] = 1;
+    }
+    let mut admin = support::grpc::admin(&daemon).await;
+    let add = hugepool_proto::v1::AddSectionsRequest {
+        zone: "normal".to_owned(),
+        count: 1,
+        ..Default::default()
+    };
+    let added = admin.add_sections(add).await.unwrap().into_inner();
+    assert!(added.results[0].ok, "{added:?}");
+    support::grpc::verify(&mut admin).await;
+}

@@ -6,7 +6,7 @@
 use std::{
     fs,
     path::Path,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH}, // tidy: clock: stamps for people
 };
 
 use hugepool::stats::{StatsReader, StatsSnapshot};
@@ -160,6 +160,7 @@ fn is_running(pid: u64) -> bool {
 
 /// Milliseconds since 1970, as the daemon counts them.
 fn now_ms() -> u64 {
+    // tidy: clock: a stamp for people, compared with nothing that is waited for
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

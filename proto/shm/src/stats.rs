@@ -7,7 +7,7 @@
 //! The segment itself is the affair of `stats_segment`.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH}; // tidy: clock: stamps for people
 
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use nix::errno::Errno;
@@ -210,6 +210,7 @@ impl StatsReader {
 }
 
 fn now_ms() -> u64 {
+    // tidy: clock: a stamp for people, compared with nothing that is waited for
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
 }

@@ -46,6 +46,9 @@ const IMPURE: [&str; 12] = [
     "eprintln",
 ];
 
+/// What waits, ages or backs off does it by a clock that nobody can set.
+const WITHOUT_WALL_CLOCK: [&str; 3] = ["daemon/", "client/", "proto/"];
+
 /// Holds every Rust file against the rules.
 pub fn check(files: &[File], findings: &mut Vec<Finding>) {
     let rust = || files.iter().filter(|file| file.is_rust());
@@ -53,6 +56,7 @@ pub fn check(files: &[File], findings: &mut Vec<Finding>) {
         check_shape(file, findings);
         check_unsafe(file, findings);
         check_purity(file, findings);
+        check_clock(file, findings);
         check_tests(file, findings);
     }
     check_sync_tags(rust(), findings);
@@ -115,6 +119,23 @@ fn check_purity(file: &File, findings: &mut Vec<Finding>) {
             "not here: no I/O, clock, thread or randomness",
             findings,
         );
+    }
+}
+
+fn check_clock(file: &File, findings: &mut Vec<Finding>) {
+    if !WITHOUT_WALL_CLOCK
+        .iter()
+        .any(|folder| file.path.starts_with(folder))
+    {
+        return;
+    }
+    for name in ["SystemTime", "CLOCK_REALTIME"] {
+        for number in lines_with_word(&file.code, name) {
+            if number < file.first_test_line() && !file.allows(number, "clock") {
+                let message = "the wall clock jumps: wait and measure by another";
+                findings.push(Finding::new(&file.path, number + 1, "clock", message));
+            }
+        }
     }
 }
 
@@ -207,6 +228,15 @@ mod tests {
         assert!(rules("daemon/src/a.rs", text).is_empty());
         let excused = "//! A.\n// tidy: pure: a name\nuse std::time::Instant;\n";
         assert!(rules("daemon/engine/src/a.rs", excused).is_empty());
+    }
+
+    #[test]
+    fn nothing_waits_by_a_clock_that_can_be_set() {
+        let text = "//! A.\nfn f() { SystemTime::now() }\n";
+        assert_eq!(rules("client/src/a.rs", text), ["clock"]);
+        assert!(rules("client/tests/a.rs", text).is_empty());
+        let stamp = "//! A.\n// tidy: clock: a stamp for people\nfn f() { SystemTime::now() }\n";
+        assert!(rules("client/src/a.rs", stamp).is_empty());
     }
 
     #[test]
