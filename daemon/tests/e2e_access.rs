@@ -25,6 +25,8 @@ const DIR: &str = "HUGEPOOL_TEST_AS_NOBODY";
 /// A group of no name, and the variable that says that nobody is in it too.
 const TEAM: u32 = 4343;
 const IN_TEAM: &str = "HUGEPOOL_TEST_IN_TEAM";
+/// Says that the team's zone is to be had.
+const HAS_ZONE: &str = "HUGEPOOL_TEST_HAS_ZONE";
 
 const CONFIG: &str = "
 [geometry]
@@ -108,11 +110,31 @@ fn a_member_of_the_group_gets_the_zones_that_are_open_to_it() {
         return;
     };
     for is_in_team in [false, true] {
-        run_as_nobody(&daemon, dir.path(), is_in_team);
+        run_as_nobody(&daemon, dir.path(), is_in_team, is_in_team);
     }
 }
 
-fn run_as_nobody(daemon: &Daemon, dir: &Path, is_in_team: bool) {
+/// Seen to fail when a reload leaves the lists as they were.
+#[test]
+fn a_list_that_is_changed_is_changed_for_who_comes_then() {
+    let Some((mut daemon, dir)) = start("a_list_that_is_changed") else {
+        return;
+    };
+    run_as_nobody(&daemon, dir.path(), true, true);
+    let reload = |daemon: &mut Daemon, gid: &str| {
+        let text = CONFIG.replace("allow_gids = [4343]", &format!("allow_gids = [{gid}]"));
+        std::fs::write(dir.path().join("config.toml"), text).unwrap();
+        daemon.signal(nix::sys::signal::Signal::SIGHUP);
+        daemon.wait_for_words("configuration reloaded");
+    };
+    reload(&mut daemon, "4344");
+    run_as_nobody(&daemon, dir.path(), true, false);
+    reload(&mut daemon, "4344, 4343");
+    run_as_nobody(&daemon, dir.path(), true, true);
+    run_as_nobody(&daemon, dir.path(), false, false);
+}
+
+fn run_as_nobody(daemon: &Daemon, dir: &Path, is_in_team: bool, has_zone: bool) {
     // The test's own binary may lie where nobody can go.
     let copy = dir.join("as-nobody");
     std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
@@ -123,6 +145,9 @@ fn run_as_nobody(daemon: &Daemon, dir: &Path, is_in_team: bool) {
         .current_dir("/");
     if is_in_team {
         command.env(IN_TEAM, "1");
+    }
+    if has_zone {
+        command.env(HAS_ZONE, "1");
     }
     let output = command.output().unwrap();
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
@@ -136,8 +161,8 @@ async fn as_nobody() {
     let Some(run) = std::env::var_os(DIR).map(PathBuf::from) else {
         return;
     };
-    let is_in_team = std::env::var_os(IN_TEAM).is_some();
-    become_nobody(is_in_team);
+    become_nobody(std::env::var_os(IN_TEAM).is_some());
+    let has_zone = std::env::var_os(HAS_ZONE).is_some();
     let denied = UnixStream::connect(run.join("admin.sock"))
         .await
         .unwrap_err();
@@ -164,14 +189,14 @@ async fn as_nobody() {
     );
 
     let team = pages.alloc_bulk(in_zone(3, "team")).await;
-    if is_in_team {
+    if has_zone {
         assert_eq!(team.unwrap().into_inner().nr_pages, 3);
     } else {
         assert_eq!(code(team), Code::PermissionDenied);
     }
 
     let dir = run.clone();
-    let client = move || attach_and_take(&dir, is_in_team);
+    let client = move || attach_and_take(&dir, has_zone);
     tokio::task::spawn_blocking(client).await.unwrap();
     println!("was nobody");
 }
@@ -185,10 +210,10 @@ fn become_nobody(is_in_team: bool) {
     setuid(Uid::from_raw(NOBODY)).unwrap();
 }
 
-fn attach_and_take(run: &Path, is_in_team: bool) {
+fn attach_and_take(run: &Path, has_zone: bool) {
     let client = Client::attach(Options::default().runtime_dir(run)).unwrap();
     let zones: Vec<_> = client.zones().collect();
-    if is_in_team {
+    if has_zone {
         assert_eq!(zones, ["team", "open"]);
     } else {
         assert_eq!(zones, ["open"]);
