@@ -97,7 +97,7 @@ impl Client {
         step("attach.mapped");
         place.connection.confirm(place.registered, deadline)?;
         step("attach.confirmed");
-        let desk = Arc::new(Desk::new(place.connection.0));
+        let desk = Arc::new(Desk::new(place.connection.0, options.deadline));
         let mut transits = [const { None }; NR_ZONES];
         for zone in zones.iter() {
             transits[usize::from(zone.index)] = Some(zone.transits.clone());

@@ -17,27 +17,31 @@ use hugepool_shm::{
     attach::{
         AttachMessage, ChannelOutcome, ChannelRequest, ChannelWanted, PeerReply, PeerRequest,
     },
-    message::Connection,
+    message::{Connection, RecvError},
     outbox::OUTBOX_BYTES,
     region::Region,
 };
 
 use crate::channel::ChannelError;
 
-/// How long an answer may take: the daemon gives it at once, on a machine that may be busy.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// After so long without an answer a question is asked again that may be: the daemon may have died with
+/// it, and the next one has the connection and not what was read from it.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// The open connection.
 #[derive(Debug)]
 pub(crate) struct Desk {
     connection: Mutex<Connection>,
+    /// How long an answer may take.
+    patience: Duration,
     next_number: AtomicU32,
 }
 
 impl Desk {
-    pub(crate) fn new(connection: Connection) -> Desk {
+    pub(crate) fn new(connection: Connection, patience: Duration) -> Desk {
         Desk {
             connection: Mutex::new(connection),
+            patience,
             next_number: AtomicU32::new(0),
         }
     }
@@ -46,7 +50,8 @@ impl Desk {
     /// with this client, or the daemon does not answer.
     pub(crate) fn outbox_of(&self, slot: u16) -> Option<OwnedFd> {
         let request = AttachMessage::PeerRequest(PeerRequest { slot });
-        let file = self.ask(&request, |answer| match answer {
+        // The same question has the same answer, however often it is put.
+        let file = self.ask(&request, Some(AGAIN), |answer| match answer {
             AttachMessage::PeerReply(PeerReply { slot: of, is_there }) if of == slot => {
                 Some(is_there)
             }
@@ -62,7 +67,8 @@ impl Desk {
         let number = self.next_number.fetch_add(1, Relaxed);
         let request = AttachMessage::ChannelRequest(ChannelRequest { number, what });
         let found = Cell::new(None);
-        let file = self.ask(&request, |answer| match answer {
+        // Twice could be two channels, or an end that is taken, by this client itself.
+        let file = self.ask(&request, None, |answer| match answer {
             AttachMessage::ChannelReply(reply) if reply.number == number => {
                 found.set(Some(reply));
                 Some(reply.outcome == ChannelOutcome::Made)
@@ -78,26 +84,35 @@ impl Desk {
         }
     }
 
-    /// Asks, and waits for the answer that `is_it` knows and says the success of; the descriptor
-    /// that came with it. Answers to questions that were given up are passed over.
+    /// Asks, again and `again` where that may be, and waits for the answer that `is_it` knows and says
+    /// the success of; the descriptor that came with it. Answers to questions that were given up, and
+    /// second ones, are passed over.
     fn ask(
         &self,
         request: &AttachMessage,
+        again: Option<Duration>,
         is_it: impl Fn(AttachMessage) -> Option<bool>,
     ) -> Option<OwnedFd> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.patience;
         let bytes = request.encode().ok()?;
         // A panic under the lock leaves at worst an answer that is passed over.
         let connection = self
             .connection
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        connection.send_until(&bytes, &[], deadline).ok()?;
         loop {
-            let received = connection.recv_until(1, deadline).ok()?;
-            let answer = AttachMessage::decode(&received.bytes).ok()?;
-            if let Some(is_there) = is_it(answer) {
-                return received.fds.into_iter().next().filter(|_| is_there);
+            connection.send_until(&bytes, &[], deadline).ok()?;
+            let turn_ends = again.map_or(deadline, |again| deadline.min(Instant::now() + again));
+            loop {
+                let received = match connection.recv_until(1, turn_ends) {
+                    Ok(received) => received,
+                    Err(RecvError::TimedOut) if Instant::now() < deadline => break,
+                    Err(_) => return None,
+                };
+                let answer = AttachMessage::decode(&received.bytes).ok()?;
+                if let Some(is_there) = is_it(answer) {
+                    return received.fds.into_iter().next().filter(|_| is_there);
+                }
             }
         }
     }

@@ -187,6 +187,7 @@ impl Attach {
                 self.ready(number, client, ready, watch, shared);
             }
             (Stage::Attached { .. }, Ok(AttachMessage::PeerRequest(request))) => {
+                hugepool_shm::step::reached("attach.asked");
                 self.show_peer(number, request.slot, watch, shared);
             }
             (Stage::Attached { place }, Ok(AttachMessage::ChannelRequest(request))) => {

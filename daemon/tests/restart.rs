@@ -236,6 +236,31 @@ async fn a_daemon_killed_after_any_of_its_steps_loses_nothing() {
     assert!(alive.is_empty(), "no daemon came to {alive:?}");
 }
 
+/// The first claim from a sender asks for its outbox. The daemon that has read the question dies with
+/// it; the next one is asked again. The one after that knows the answer already.
+///
+/// Seen to fail when a question is put once: the claim waited to the end of its deadline.
+#[cfg(debug_assertions)]
+#[tokio::test]
+async fn a_claim_whose_question_died_with_the_daemon_is_answered_by_the_next_one() {
+    let kept = Kept::dying_at("attach.asked");
+    let (sender, receiver) = (attach(&kept), attach(&kept));
+    let mut pages = take_marked(&sender, 100);
+    let pfns: Vec<u32> = pages.iter().map(Page::pfn).collect();
+    let ticket = sender.hand_over_bulk(&mut pages).unwrap();
+    let begun = std::time::Instant::now();
+    let taken = receiver.claim(ticket).unwrap().into_pages();
+    assert!(begun.elapsed() < support::DEADLINE);
+    let taken: Vec<Page> = taken.into_iter().collect();
+    check_marks(&taken);
+    assert_eq!(taken.iter().map(Page::pfn).collect::<Vec<_>>(), pfns);
+    drop((taken, sender, receiver));
+    let mut admin = admin(&kept.keeper).await;
+    until_lent(&mut admin, 0).await;
+    verify(&mut admin).await;
+    assert!(kept.end_beside().await.contains("started again"));
+}
+
 /// Twelve steps bring the first four sections; the next three bring the one that is added.
 ///
 /// Seen to fail with the sections that have memory taken from the snapshot: the next daemon's audit
