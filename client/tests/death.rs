@@ -13,6 +13,7 @@ use std::{
 };
 
 use hugepool::{Client, Options, Order, Page};
+use nix::sys::signal::Signal;
 use support::Daemon;
 
 /// The run-time directory, in a process that is to be a victim.
@@ -79,6 +80,13 @@ struct Victim {
 
 impl Victim {
     fn start(daemon: &Daemon, environment: &[(&str, &str)]) -> Victim {
+        let mut victim = Victim::spawn(daemon, environment);
+        victim.waits_until_it_holds();
+        victim
+    }
+
+    /// Starts one that may not have its pages yet.
+    fn spawn(daemon: &Daemon, environment: &[(&str, &str)]) -> Victim {
         let mut child = Command::new(env::current_exe().unwrap())
             .args(["the_victim", "--exact", "--nocapture"])
             .env(VICTIM, daemon.dir())
@@ -88,13 +96,25 @@ impl Victim {
             .spawn()
             .unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        let mut victim = Victim {
+        Victim {
             child,
             output,
             said: Vec::new(),
-        };
-        while !victim.hears().starts_with("holding ") {}
-        victim
+        }
+    }
+
+    /// One whose process has this number, as the kernel gives it when it is told which was the last.
+    /// `None` where it does not let itself be told, or others always come between.
+    fn spawn_as(pid: u32, daemon: &Daemon) -> Option<Victim> {
+        (0..200).find_map(|_| {
+            fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).ok()?;
+            let victim = Victim::spawn(daemon, &[]);
+            (victim.id() == pid).then_some(victim)
+        })
+    }
+
+    fn waits_until_it_holds(&mut self) {
+        while !self.hears().starts_with("holding ") {}
     }
 
     /// Its next line.
@@ -205,6 +225,38 @@ fn r14_who_comes_back_under_the_name_of_the_dead_keeps_its_pages() {
     daemon.verify();
     let names: Vec<_> = daemon.clients().into_iter().map(|one| one.name).collect();
     assert_eq!(names, ["victim"]);
+}
+
+/// R14, with the number of the process too: it is given again before the daemon has looked at the dead.
+///
+/// No named mutation: a process is held by descriptor from its first message on, and nothing looks one up
+/// by its number.
+#[test]
+fn r14_a_process_with_the_number_of_the_dead_keeps_its_pages() {
+    let name = "r14_a_process_with_the_number_of_the_dead_keeps_its_pages";
+    let mut daemon = Daemon::start("r14-pid");
+    for round in 0..3 {
+        let mut dead = Victim::start(&daemon, &[]);
+        let pid = dead.id();
+        daemon.signal(Signal::SIGSTOP);
+        dead.kill();
+        // Only now is its number free.
+        dead.child.wait().unwrap();
+        let next = Victim::spawn_as(pid, &daemon);
+        daemon.signal(Signal::SIGCONT);
+        let Some(mut next) = next else {
+            return support::skipped(name, "no process can be given a number here");
+        };
+        next.waits_until_it_holds();
+        daemon.wait_for_pages("the dead one's pages are home, once", |pages| {
+            daemon.clients().len() == 1 && pages.lent == lent_to(&daemon, pid)
+        });
+        let clients = daemon.clients();
+        let held: Vec<_> = clients.iter().map(|one| (one.pid, one.held)).collect();
+        assert_eq!(held, [(pid, HELD)], "round {round}");
+        assert!(next.is_intact(), "round {round}");
+        daemon.verify();
+    }
 }
 
 /// R18: what a dead client had shared could not be cleaned up, because it had taken the rights to

@@ -169,6 +169,12 @@ impl Daemon {
         }
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
+    }
+
     /// Kills it with SIGKILL and waits until it is gone.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
