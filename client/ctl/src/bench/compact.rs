@@ -1,10 +1,11 @@
-//! `bench compact`: what the contiguity caches gain, and a zone packed under two busy clients.
+//! `bench compact`: what the contiguity caches gain, and a zone packed under two live clients.
 //!
 //! `ablation` and `check` are [`allocator`]'s. `live` is one `Compact` through the admin socket, over
-//! real memory: two clients hold a third of the zone between them, drawn by lot. They pin, read and
-//! write all of it without a rest while it moves, and tell how long their pins took; with `stopped`
-//! they are stopped meanwhile, so that what is left is the daemon's own pace. They look at every
-//! byte at the end.
+//! real memory: two clients hold a third of the zone between them, drawn by lot. Meanwhile, by `load`,
+//! they pin, read and write all of it without a rest (`busy`: on two processors they have half of
+//! both), or a few pages every millisecond (`idle`), and tell how long their pins took; or they are
+//! stopped (`stopped`), so that what is left is the daemon's own pace. They look at every byte at the
+//! end.
 
 use std::path::Path;
 
@@ -25,12 +26,35 @@ const NR_CLIENTS: u64 = 2;
 /// A client holds that part of the zone; while it scatters its pages, twice as much.
 const SHARE: u64 = 6;
 
-/// What was measured with the clients busy, or stopped.
+/// What the clients do meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Load {
+    Busy,
+    Idle,
+    Stopped,
+}
+
+impl Load {
+    const ALL: [Load; 3] = [Load::Busy, Load::Idle, Load::Stopped];
+
+    fn name(self) -> &'static str {
+        match self {
+            Load::Busy => "busy",
+            Load::Idle => "idle",
+            Load::Stopped => "stopped",
+        }
+    }
+}
+
+/// What was measured with the clients under one load.
 #[derive(Default)]
 struct Arm {
     rates: Vec<f64>,
     blocks: Vec<f64>,
     checks: Vec<f64>,
+    /// Of their pins; nothing of clients that are stopped.
+    waits: Vec<f64>,
+    longest: Vec<f64>,
 }
 
 /// Runs all cases.
@@ -57,15 +81,16 @@ pub async fn run(
     for _ in 0..NR_CLIENTS {
         pinners.push(Pinner::start(each, runtime_dir)?);
     }
-    let mut arms = [false, true].map(|stopped| (stopped, Arm::default()));
-    let (mut waits, mut longest) = (Vec::new(), Vec::new());
+    let mut arms = Load::ALL.map(|load| (load, Arm::default()));
     for _ in 0..reps {
-        for (stopped, arm) in &mut arms {
+        for (load, arm) in &mut arms {
+            let is_stopped = *load == Load::Stopped;
             for pinner in &mut pinners {
                 pinner.scatter()?;
+                pinner.rest(*load == Load::Idle)?;
+                pinner.begin()?;
             }
-            pinners.iter_mut().try_for_each(Pinner::begin)?;
-            if *stopped {
+            if is_stopped {
                 pinners.iter().try_for_each(Pinner::stop)?;
             }
             let request = CompactRequest {
@@ -73,12 +98,12 @@ pub async fn run(
                 ..CompactRequest::default()
             };
             let done = admin.compact(request).await?.into_inner();
-            if *stopped {
+            if is_stopped {
                 pinners.iter().try_for_each(Pinner::go_on)?;
             } else {
                 let pins = offline::worst(&mut pinners)?;
-                waits.push(pins.p999_us);
-                longest.push(pins.max_us);
+                arm.waits.push(pins.p999_us);
+                arm.longest.push(pins.max_us);
             }
             let moved = done.nr_migrated * geometry.page_size_bytes;
             arm.rates.push(offline::as_f64(moved) / 1e6 / done.seconds);
@@ -90,19 +115,23 @@ pub async fn run(
     for pinner in pinners {
         pinner.end()?;
     }
-    for (stopped, arm) in arms {
+    let n = NR_CLIENTS * each;
+    for (load, arm) in &arms {
         let fields = json!({
             "clients": NR_CLIENTS,
-            "stopped": u8::from(stopped),
+            "load": load.name(),
+            "stopped": u8::from(*load == Load::Stopped),
             "zone_bytes": zone_pages * geometry.page_size_bytes,
             "backing": zone.backing.iter().map(|used| used.backing.as_str()).collect::<Vec<_>>(),
             "blocks_made": report::median(&arm.blocks),
             "checks_per_second": report::median(&arm.checks),
         });
-        report.measured("live", NR_CLIENTS * each, "MB/s", &arm.rates, fields)?;
+        report.measured("live", n, "MB/s", &arm.rates, fields)?;
     }
-    let arm = json!({ "clients": NR_CLIENTS });
-    let n = NR_CLIENTS * each;
-    report.measured("live_pin_wait_p999", n, "us", &waits, arm.clone())?;
-    report.measured("live_pin_wait_max", n, "us", &longest, arm)
+    for (load, arm) in arms.iter().filter(|(_, arm)| !arm.waits.is_empty()) {
+        let fields = json!({ "clients": NR_CLIENTS, "load": load.name() });
+        report.measured("live_pin_wait_p999", n, "us", &arm.waits, fields.clone())?;
+        report.measured("live_pin_wait_max", n, "us", &arm.longest, fields)?;
+    }
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! A client with movable pages that it never lets rest: it pins, reads and writes them as fast as
-//! it can, and keeps how long each pin took.
+//! it can, and keeps how long each pin took. Or, after `rest` and until `work`, a few of them every
+//! millisecond, as a client with little to do.
 //!
 //! Spoken to a line at a time: `begin` makes it forget what it has measured, `tell` makes it say
 //! what it has, `scatter` makes it take as many pages again and let half of all go, drawn by lot, so
@@ -11,7 +12,7 @@ use std::{
     path::Path,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::mpsc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use hugepool::{Client, MovablePage, Options};
@@ -25,6 +26,12 @@ use crate::outcome::{Failure, Outcome};
 /// A bucket of the histogram covers a sixteenth of a power of two of nanoseconds.
 const SUB_BUCKETS: u32 = 16;
 const NR_BUCKETS: usize = 64 * SUB_BUCKETS as usize;
+
+/// Pins between two looks at what it is told, at work and at rest.
+const BURST: u32 = 256;
+const BURST_AT_REST: u32 = 16;
+/// What passes between two bursts at rest.
+const REST: Duration = Duration::from_millis(1);
 
 /// How long pins took.
 struct Pins {
@@ -95,9 +102,12 @@ pub fn pin(nr_pages: usize, runtime_dir: Option<&Path>) -> Result<Outcome, Failu
     });
     let mut pins = Pins::new();
     let mut random = seed | 1;
+    let mut is_at_rest = false;
     loop {
-        match told.try_recv() {
+        let line = told.recv_timeout(if is_at_rest { REST } else { Duration::ZERO });
+        match line {
             Ok(line) if line == "begin" => pins = Pins::new(),
+            Ok(line) if line == "rest" || line == "work" => is_at_rest = line == "rest",
             Ok(line) if line == "scatter" => {
                 take(&client, 2 * nr_pages, seed, &mut pages)?;
                 while pages.len() > nr_pages {
@@ -110,10 +120,10 @@ pub fn pin(nr_pages: usize, runtime_dir: Option<&Path>) -> Result<Outcome, Failu
                 let (nr, max) = (pins.nr, pins.max_ns);
                 writeln!(io::stdout(), "{nr} {} {max}", pins.quantile_ns(1000))?;
             }
-            Err(mpsc::TryRecvError::Empty) => {}
-            Err(mpsc::TryRecvError::Disconnected) => break,
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
         }
-        for _ in 0..256 {
+        for _ in 0..if is_at_rest { BURST_AT_REST } else { BURST } {
             let at = draw(&mut random) % pages.len();
             let Some((page, mark)) = pages.get_mut(at) else {
                 continue;
@@ -240,6 +250,11 @@ impl Pinner {
     /// Makes it forget what it has measured.
     pub fn begin(&mut self) -> Result<(), Failure> {
         self.tell("begin")
+    }
+
+    /// Lets it work without a rest, or a little now and then.
+    pub fn rest(&mut self, is_at_rest: bool) -> Result<(), Failure> {
+        self.tell(if is_at_rest { "rest" } else { "work" })
     }
 
     /// Has its pages lie all over the zone.
