@@ -76,6 +76,7 @@ impl Memory {
             let bytes = plan.span_pages.saturating_mul(geometry.page_bytes());
             let made = Storage::create(&plan.name, bytes, at_start.backing, plan.node);
             let made = made.and_then(|storage| {
+                say_if_unbound(&plan, &storage);
                 let io = PageIo::new(storage.region());
                 let io = io.map_err(|errno| RegionError::System {
                     step: "map",
@@ -140,6 +141,7 @@ impl Memory {
             } = found;
             let len_bytes = region.len_bytes();
             let taken = Storage::bind(region, plan.node).and_then(|storage| {
+                say_if_unbound(&plan, &storage);
                 let io = PageIo::new(storage.region());
                 let io = io.map_err(|errno| RegionError::System {
                     step: "map",
@@ -336,6 +338,17 @@ impl ZoneMemory {
     fn section(&self, offset: u64, geometry: Geometry) -> u32 {
         let pages = (offset >> geometry.page_shift()) + u64::from(self.plan.start_pfn);
         u32::try_from(pages >> geometry.section_order()).unwrap_or(u32::MAX)
+    }
+}
+
+/// A zone works without its node, and whoever reads the log knows.
+fn say_if_unbound(plan: &ZonePlan, storage: &Storage) {
+    if let Some(node) = plan.node.filter(|_| storage.is_unbound()) {
+        tracing::warn!(
+            zone = plan.name,
+            node,
+            "this system has no memory policies for us: the zone's memory is of any node",
+        );
     }
 }
 

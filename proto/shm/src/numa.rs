@@ -59,6 +59,12 @@ impl Nodes {
         u32::try_from(self.nodes.len()).unwrap_or(u32::MAX).max(1)
     }
 
+    /// Whether `node` is one of them; node 0 is, where the machine says nothing.
+    pub(crate) fn has(&self, node: u32) -> bool {
+        let mut nodes = self.nodes.iter();
+        nodes.any(|one| one.number == node) || (self.nodes.is_empty() && node == 0)
+    }
+
     /// How far `to` is from `from`, as the firmware tells it: 10 is a node from itself.
     pub fn distance(&self, from: u32, to: u32) -> u32 {
         if from == to {
@@ -136,6 +142,7 @@ mod tests {
         let root = two_nodes();
         let nodes = Nodes::read_at(root.path());
         assert_eq!(nodes.count(), 2);
+        assert_eq!([0, 1, 2].map(|node| nodes.has(node)), [true, false, true]);
         assert_eq!([nodes.distance(0, 2), nodes.distance(2, 0)], [32, 31]);
         assert_eq!([nodes.distance(7, 7), nodes.distance(0, 7)], [10, 20]);
         assert_eq!(nodes.processors_of(0), [0..=1, 6..=6]);
@@ -157,6 +164,7 @@ mod tests {
             assert!(nodes.nodes.iter().any(|one| one.number == node));
         }
         assert_eq!(Nodes::default().count(), 1);
+        assert_eq!([0, 1].map(|node| Nodes::default().has(node)), [true, false]);
         assert_eq!(Nodes::default().of_process(std::process::id()), None);
     }
 

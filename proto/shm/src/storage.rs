@@ -14,6 +14,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use crate::backing::{Backing, BackingFacts, WhyNot};
 use crate::by_faults;
 use crate::node_bound::NodeBound;
+use crate::numa::Nodes;
 use crate::region::{FilePages, Region, RegionError};
 use crate::thp;
 
@@ -122,12 +123,15 @@ impl Audit {
 #[derive(Debug)]
 pub struct Storage {
     region: Region,
+    /// Whose pages it is made of, if that was asked for.
     node: Option<u32>,
+    /// The system lets nobody choose, or not us: then they are whose the kernel takes.
+    is_unbound: bool,
 }
 
 impl Storage {
     /// Makes a zone's file for `backing`, `reserve_bytes` long and empty. With a `node`, all memory
-    /// that it is given comes from there.
+    /// that it is given comes from there, unless [the system lets nobody choose](Storage::is_unbound).
     ///
     /// # Errors
     /// [`RegionError`]; also when the system has no such node.
@@ -147,12 +151,30 @@ impl Storage {
     /// [`RegionError`], as [`Storage::create`].
     pub fn bind(region: Region, node: Option<u32>) -> Result<Storage, RegionError> {
         // Whether it can be done is known now, not when the first section comes.
-        NodeBound::to(node).map_err(|errno| RegionError::System {
-            step: "bind to its node",
-            len_bytes: region.len_bytes(),
-            errno,
-        })?;
-        Ok(Storage { region, node })
+        let is_unbound = match NodeBound::to(node) {
+            Ok(_) => false,
+            Err(Errno::ENOSYS | Errno::EPERM) if node.is_some_and(|it| Nodes::read().has(it)) => {
+                true
+            }
+            Err(errno) => {
+                return Err(RegionError::System {
+                    step: "bind to its node",
+                    len_bytes: region.len_bytes(),
+                    errno,
+                });
+            }
+        };
+        Ok(Storage {
+            region,
+            node,
+            is_unbound,
+        })
+    }
+
+    /// Whether its node was asked for in vain: a kernel without NUMA, or a container that may not use
+    /// it, takes memory as it does for everybody.
+    pub fn is_unbound(&self) -> bool {
+        self.is_unbound
     }
 
     /// The file.
@@ -280,7 +302,7 @@ impl Storage {
     /// Allocates what lacks in `range`; bytes that are huge pages for sure.
     fn fill(&self, range: Range<u64>, backing: Backing) -> Result<u64, Errno> {
         let (offset, len) = self.place(&range).map_err(|_| Errno::EINVAL)?;
-        let bound = NodeBound::to(self.node)?;
+        let bound = NodeBound::to(self.node.filter(|_| !self.is_unbound))?;
         match backing {
             Backing::Thp => thp::fill(&self.region, range, &bound),
             Backing::Hugetlb | Backing::Hugetlb1G => {

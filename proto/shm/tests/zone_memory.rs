@@ -8,6 +8,7 @@ mod support {
 }
 
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use hugepool_shm::Errno;
 use hugepool_shm::backing::{Backing, WhyNot};
@@ -225,21 +226,20 @@ fn a_zone_of_gigabyte_pages_is_an_error_where_there_are_none() {
 
 #[test]
 fn memory_comes_from_the_node_asked_for_or_not_at_all() {
-    let storage = Storage::create("node", RESERVE, Backing::Shm, Some(0));
-    match storage {
-        Ok(storage) => {
-            storage.populate(section(0), Backing::Shm).unwrap();
-            assert_eq!(allocated(&storage), SECTION);
-        }
-        // A kernel without NUMA has no policies.
-        Err(RegionError::System { errno, .. }) => assert_eq!(errno, Errno::ENOSYS),
-        Err(error) => panic!("{error}"),
+    for backing in [Backing::Shm, Backing::Hugetlb] {
+        // Also where nobody may choose: then it is of any node, which is said.
+        let storage = Storage::create("node", RESERVE, backing, Some(0)).unwrap();
+        assert_eq!(
+            storage.is_unbound(),
+            !Path::new("/proc/self/numa_maps").exists()
+        );
+        let nowhere = Storage::create("node", RESERVE, backing, Some(1000)).unwrap_err();
+        let text = nowhere.to_string();
+        assert!(text.contains("bind to its node"), "{text}");
     }
-    let nowhere = Storage::create("node", RESERVE, Backing::Shm, Some(1000)).unwrap_err();
-    assert!(
-        nowhere.to_string().contains("bind to its node"),
-        "{nowhere}"
-    );
+    let storage = Storage::create("node", RESERVE, Backing::Shm, Some(0)).unwrap();
+    storage.populate(section(0), Backing::Shm).unwrap();
+    assert_eq!(allocated(&storage), SECTION);
 }
 
 #[test]
