@@ -11,6 +11,7 @@
 
 use core::fmt;
 
+use crate::contiguity::PageblockAt;
 use crate::{Migratetype, Order, Pfn, PfnRange, Zone};
 
 /// The most pages of a round, unless a single block is larger (`COMPACT_CLUSTER_MAX`).
@@ -121,8 +122,8 @@ pub trait Surroundings {
     /// Whether the pageblock is all this zone's and online; asked before anything else is
     /// done with it.
     #[inline]
-    fn pageblock_pfn_to_page(&mut self, zone: &mut Zone, pfn: Pfn) -> Option<Pfn> {
-        zone.pageblock_pfn_to_page(pfn)
+    fn is_whole(&mut self, zone: &mut Zone, at: PageblockAt) -> bool {
+        zone.is_whole(at)
     }
 }
 

@@ -8,6 +8,7 @@
 //! memory only grows. Here it is asked again after every hot event, which is a
 //! deliberate difference; a count of whole sections makes asking cheap.
 
+use crate::pageblock::Row;
 use crate::{Pfn, Zone};
 
 /// Which caches answer before the extents are walked.
@@ -44,6 +45,23 @@ impl ContiguityMode {
     }
 }
 
+/// A pageblock of a zone, for questions about it: whoever scans has its row at hand already, and the
+/// cached answer lies in that.
+#[derive(Clone, Copy, Debug)]
+pub struct PageblockAt {
+    pub(crate) start: Pfn,
+    pub(crate) block: u32,
+    pub(crate) row: Row,
+}
+
+impl PageblockAt {
+    /// Its first page.
+    #[must_use]
+    pub fn start(self) -> Pfn {
+        self.start
+    }
+}
+
 /// The caches and how they have done.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Contiguity {
@@ -52,6 +70,8 @@ pub(crate) struct Contiguity {
     zone: Option<bool>,
     /// The zone is asked, and says yes.
     trusts_zone: bool,
+    /// Pageblocks are not asked.
+    ignores_pageblocks: bool,
     /// Managed sections without a hole.
     pub nr_whole_sections: u64,
     zone_hits: u64,
@@ -70,6 +90,7 @@ impl Contiguity {
         self.mode = mode;
         self.zone = zone;
         self.trusts_zone = mode.asks_zone() && zone == Some(true);
+        self.ignores_pageblocks = !mode.asks_pageblock();
     }
 }
 
@@ -102,18 +123,39 @@ impl Zone {
     #[inline]
     pub fn pageblock_pfn_to_page(&mut self, pfn: Pfn) -> Option<Pfn> {
         let start = pfn.align_down(self.geometry.pageblock_order());
-        if self.contiguity.trusts_zone && self.span.contains(start) {
-            self.contiguity.zone_hits += 1;
+        if self.is_whole_zone(start) {
             return Some(start);
         }
         let (block, _) = self.buddy.shape.split(self.offset_of(start)?);
-        if self.contiguity.mode.asks_pageblock()
-            && let Some(answer) = self.buddy.row(block).contiguity()
+        let row = self.buddy.row(block);
+        let at = PageblockAt { start, block, row };
+        self.is_whole_by_itself(at).then_some(start)
+    }
+
+    /// As [`pageblock_pfn_to_page`](Self::pageblock_pfn_to_page), by who has the row already.
+    #[inline]
+    pub fn is_whole(&mut self, at: PageblockAt) -> bool {
+        self.is_whole_zone(at.start) || self.is_whole_by_itself(at)
+    }
+
+    #[inline]
+    fn is_whole_zone(&mut self, start: Pfn) -> bool {
+        if !self.contiguity.trusts_zone || !self.span.contains(start) {
+            return false;
+        }
+        self.contiguity.zone_hits += 1;
+        true
+    }
+
+    #[inline]
+    fn is_whole_by_itself(&mut self, at: PageblockAt) -> bool {
+        if !self.contiguity.ignores_pageblocks
+            && let Some(answer) = at.row.contiguity()
         {
             self.contiguity.pageblock_hits += 1;
-            return answer.then_some(start);
+            return answer;
         }
-        self.ask_honestly(start, block).then_some(start)
+        self.ask_honestly(at.start, at.block)
     }
 
     /// No cache in use knows: looks, and remembers if it may.

@@ -6,6 +6,7 @@
 //! of eight pages may still take single ones. That of order 0 is where the scanners meet.
 
 use crate::compact::{CompactCounts, CompactMode, Surroundings};
+use crate::contiguity::PageblockAt;
 use crate::num::index;
 use crate::pageblock::Row;
 use crate::{AllocFlags, Migratetype, Order, Pfn, Zone};
@@ -110,6 +111,7 @@ impl FreeScanner {
         counts: &mut CompactCounts,
     ) -> Result<u32, Places> {
         let shape = zone.buddy.shape;
+        let in_section = (1 << shape.section_shift) - 1;
         loop {
             let used_up = self.used_up[order.index()];
             if used_up <= source + 1 {
@@ -124,8 +126,10 @@ impl FreeScanner {
                 self.leave(order);
                 continue;
             }
+            // Asked at a section's last pageblock; of one that goes meanwhile none is whole.
             let section = block >> shape.section_shift;
-            if !zone.present_sections.contains(section) {
+            let is_last = block & in_section == in_section;
+            if is_last && !zone.present_sections.contains(section) {
                 let below = zone.present_sections.last_to(section);
                 self.used_up[order.index()] =
                     below.map_or(0, |section| (section + 1) << shape.section_shift);
@@ -137,8 +141,9 @@ impl FreeScanner {
             *budget -= 1;
             counts.nr_checks += 1;
             let start = zone.absolute(shape.join(block, 0));
-            let is_whole = around.pageblock_pfn_to_page(zone, start).is_some();
-            if is_whole && self.is_suitable(zone, block, order, counts) {
+            let row = zone.buddy.row(block);
+            let at = PageblockAt { start, block, row };
+            if around.is_whole(zone, at) && self.is_suitable(zone, at, order, counts) {
                 self.is_open |= 1 << order.get();
                 return Ok(block);
             }
@@ -150,11 +155,10 @@ impl FreeScanner {
     fn is_suitable(
         &self,
         zone: &mut Zone,
-        block: u32,
+        PageblockAt { block, row, .. }: PageblockAt,
         order: Order,
         counts: &mut CompactCounts,
     ) -> bool {
-        let row = zone.buddy.row(block);
         let heeds_skips = self.mode.heeds_skips();
         let is_skipped = heeds_skips && row.skip();
         if is_skipped || !may_give(row, zone.buddy.shape.block_pages) {

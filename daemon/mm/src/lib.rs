@@ -55,7 +55,7 @@ pub use compact::{
     CompactCounts, CompactEnd, CompactGoal, CompactMode, CompactRefusal, CompactRequest,
     MovableBlock, Move, ROUND_PAGES, Round, Surroundings,
 };
-pub use contiguity::{ContiguityMode, ContiguityReport};
+pub use contiguity::{ContiguityMode, ContiguityReport, PageblockAt};
 pub use geometry::{Geometry, GeometryError};
 pub use migrate_scanner::Compaction;
 pub use migratetype::Migratetype;

@@ -8,6 +8,7 @@ use crate::compact::{
     CompactCounts, CompactEnd, CompactGoal, CompactMode, CompactRequest, MovableBlock, Move,
     ROUND_PAGES, Round, Surroundings,
 };
+use crate::contiguity::PageblockAt;
 use crate::free_scanner::{FreeScanner, Places};
 use crate::pageblock::Row;
 use crate::{Order, Pfn, Zone};
@@ -269,9 +270,9 @@ impl Compaction {
             self.next += 1;
             self.counts.nr_checks += 1;
             let start = zone.absolute(shape.join(block, 0));
-            if around.pageblock_pfn_to_page(zone, start).is_none()
-                || !self.is_source(zone.buddy.row(block), shape.block_pages)
-            {
+            let row = zone.buddy.row(block);
+            let at = PageblockAt { start, block, row };
+            if !around.is_whole(zone, at) || !self.is_source(row, shape.block_pages) {
                 continue;
             }
             self.counts.nr_migrate_scanned += u64::from(shape.block_pages);

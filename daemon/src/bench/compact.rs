@@ -16,7 +16,7 @@ use std::io::{self, Write};
 
 use hugepool_mm::{
     AllocFlags, CompactEnd, CompactGoal, CompactMode, CompactRequest, ContiguityMode, Geometry,
-    Migratetype, MovableBlock, Move, Order, Pfn, PfnRange, Round, Surroundings, Zone,
+    Migratetype, MovableBlock, Move, Order, PageblockAt, Pfn, PfnRange, Round, Surroundings, Zone,
 };
 
 use super::kernel_map::KernelMap;
@@ -79,10 +79,10 @@ impl Surroundings for Around<'_> {
     }
 
     #[inline]
-    fn pageblock_pfn_to_page(&mut self, zone: &mut Zone, pfn: Pfn) -> Option<Pfn> {
+    fn is_whole(&mut self, zone: &mut Zone, at: PageblockAt) -> bool {
         match &mut self.kernel {
-            None => zone.pageblock_pfn_to_page(pfn),
-            Some(map) => map.pageblock_pfn_to_page(pfn),
+            None => zone.is_whole(at),
+            Some(map) => map.pageblock_pfn_to_page(at.start()).is_some(),
         }
     }
 }
@@ -325,15 +325,17 @@ fn whole_zone(world: &World, map: &mut Option<&mut KernelMap>) -> f64 {
 fn check(world: &mut World, map: &mut Option<&mut KernelMap>) -> f64 {
     let World {
         zone,
-        books,
         nr_pageblocks,
+        ..
     } = world;
-    let kernel = map.as_deref_mut();
-    let mut around = Around { books, kernel };
+    let mut kernel = map.as_deref_mut();
     let mut ask_all = || {
         for block in 0..*nr_pageblocks {
             let pfn = Pfn::new(block * PAGEBLOCK_PAGES);
-            black_box(around.pageblock_pfn_to_page(zone, pfn));
+            black_box(match &mut kernel {
+                None => zone.pageblock_pfn_to_page(pfn),
+                Some(map) => map.pageblock_pfn_to_page(pfn),
+            });
         }
     };
     // The first round fills the cache.
