@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hugepool_engine::ClientId;
@@ -141,6 +141,10 @@ impl Connection {
 /// What a client sends first, whatever it wants: the preface of HTTP/2 (RFC 9113, 3.4).
 const PREFACE_BYTES: usize = 24;
 
+/// Reads and writes of a connection in a row; then it is the others' turn. The runtime's own measure is
+/// 128, which is a quarter of a millisecond of somebody who pings and does not listen.
+const TURN: u32 = 16;
+
 /// The socket of a connection; its drop ends the connection's session.
 pub struct PeerStream {
     stream: UnixStream,
@@ -148,6 +152,10 @@ pub struct PeerStream {
     shared: Arc<Shared>,
     /// While the preface is not all there: when it is too late, and how much has come.
     greeting: Option<(Pin<Box<Sleep>>, usize)>,
+    /// What it has read and written since it last gave way.
+    nr_in_turn: u32,
+    /// While others have their turn.
+    gives_way: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     _pass: Pass,
 }
 
@@ -171,8 +179,25 @@ impl PeerStream {
             }),
             shared,
             greeting: Some((Box::pin(tokio::time::sleep(patience)), 0)),
+            nr_in_turn: 0,
+            gives_way: None,
             _pass: pass,
         }
+    }
+
+    /// Ready while it is this connection's turn.
+    fn has_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.nr_in_turn += 1;
+        if self.nr_in_turn > TURN {
+            self.nr_in_turn = 0;
+            self.gives_way = Some(Box::pin(tokio::task::yield_now()));
+        }
+        let waits = self.gives_way.as_mut();
+        let ends = waits.map_or(Poll::Ready(()), |turn| turn.as_mut().poll(context));
+        if ends.is_ready() {
+            self.gives_way = None;
+        }
+        ends
     }
 
     /// Counts what has come, and ends the connection when it is too late for more.
@@ -221,6 +246,7 @@ impl AsyncRead for PeerStream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        ready!(self.has_turn(context));
         let before = buffer.filled().len();
         match Pin::new(&mut self.stream).poll_read(context, buffer) {
             Poll::Pending => self.greeted(context, None),
@@ -236,6 +262,7 @@ impl AsyncWrite for PeerStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.has_turn(context));
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
@@ -252,6 +279,7 @@ impl AsyncWrite for PeerStream {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.has_turn(context));
         Pin::new(&mut self.stream).poll_write_vectored(context, slices)
     }
 
