@@ -145,6 +145,33 @@ const PREFACE_BYTES: usize = 24;
 /// 128, which is a quarter of a millisecond of somebody who pings and does not listen.
 const TURN: u32 = 16;
 
+/// Whose turn it is.
+#[derive(Default)]
+struct Turn {
+    /// Reads and writes since it last gave way.
+    nr: u32,
+    /// While others have their turn.
+    gives_way: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl Turn {
+    /// One more read or write: ready while it is this connection's turn.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(others) = &mut self.gives_way {
+            ready!(others.as_mut().poll(context));
+            self.gives_way = None;
+            self.nr = 0;
+        }
+        self.nr += 1;
+        if self.nr <= TURN {
+            return Poll::Ready(());
+        }
+        let others = self.gives_way.insert(Box::pin(tokio::task::yield_now()));
+        // It is never ready at once.
+        others.as_mut().poll(context)
+    }
+}
+
 /// The socket of a connection; its drop ends the connection's session.
 pub struct PeerStream {
     stream: UnixStream,
@@ -152,10 +179,7 @@ pub struct PeerStream {
     shared: Arc<Shared>,
     /// While the preface is not all there: when it is too late, and how much has come.
     greeting: Option<(Pin<Box<Sleep>>, usize)>,
-    /// What it has read and written since it last gave way.
-    nr_in_turn: u32,
-    /// While others have their turn.
-    gives_way: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    turn: Turn,
     _pass: Pass,
 }
 
@@ -179,25 +203,9 @@ impl PeerStream {
             }),
             shared,
             greeting: Some((Box::pin(tokio::time::sleep(patience)), 0)),
-            nr_in_turn: 0,
-            gives_way: None,
+            turn: Turn::default(),
             _pass: pass,
         }
-    }
-
-    /// Ready while it is this connection's turn.
-    fn has_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.nr_in_turn += 1;
-        if self.nr_in_turn > TURN {
-            self.nr_in_turn = 0;
-            self.gives_way = Some(Box::pin(tokio::task::yield_now()));
-        }
-        let waits = self.gives_way.as_mut();
-        let ends = waits.map_or(Poll::Ready(()), |turn| turn.as_mut().poll(context));
-        if ends.is_ready() {
-            self.gives_way = None;
-        }
-        ends
     }
 
     /// Counts what has come, and ends the connection when it is too late for more.
@@ -246,7 +254,7 @@ impl AsyncRead for PeerStream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        ready!(self.has_turn(context));
+        ready!(self.turn.poll(context));
         let before = buffer.filled().len();
         match Pin::new(&mut self.stream).poll_read(context, buffer) {
             Poll::Pending => self.greeted(context, None),
@@ -262,7 +270,7 @@ impl AsyncWrite for PeerStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.has_turn(context));
+        ready!(self.turn.poll(context));
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
@@ -279,7 +287,7 @@ impl AsyncWrite for PeerStream {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.has_turn(context));
+        ready!(self.turn.poll(context));
         Pin::new(&mut self.stream).poll_write_vectored(context, slices)
     }
 
@@ -291,6 +299,30 @@ impl AsyncWrite for PeerStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Seen to fail with a turn that never ends.
+    #[tokio::test]
+    async fn a_connection_gives_way_after_its_turn_and_goes_on() {
+        let mut turn = Turn::default();
+        for _ in 0..3 {
+            let mut nr_in_a_row = 0;
+            std::future::poll_fn(|context| {
+                while turn.poll(context).is_ready() {
+                    nr_in_a_row += 1;
+                    assert!(nr_in_a_row <= TURN, "it goes on and on");
+                }
+                Poll::Ready(())
+            })
+            .await;
+            assert!(nr_in_a_row > 0);
+        }
+        // Others run meanwhile, and it is woken by itself.
+        let other = tokio::spawn(async {});
+        for _ in 0..2 * TURN {
+            std::future::poll_fn(|context| turn.poll(context)).await;
+        }
+        assert!(other.is_finished());
+    }
 
     #[test]
     fn one_user_cannot_take_every_connection() {
