@@ -1,8 +1,8 @@
 //! What mail and terminals do to a file, undone before any line is looked at.
 //!
-//! Knows bytes only: a byte-order mark, text of two bytes a character, carriage returns, escape sequences, blanks that
-//! do not break, and quoted-printable text with its soft line breaks. It does not know
-//! what the lines mean. A file without any of it is borrowed as it is.
+//! Knows bytes only: a byte-order mark, text of two bytes a character, carriage returns, escape
+//! sequences, blanks that do not break, and quoted-printable text with its soft line breaks. It does
+//! not know what the lines mean. A file without any of it is borrowed as it is.
 
 use std::borrow::Cow;
 
@@ -49,12 +49,14 @@ pub fn clean(bytes: &[u8]) -> Cleaned<'_> {
     }
 }
 
-/// Text of two bytes a character, as some terminals save it; half a character at its end is left out.
+/// Text of two bytes a character, as some terminals save it. Half a character at its end is told as
+/// the line that it is in: one that is not understood.
 fn of_pairs(bytes: &[u8], order: fn([u8; 2]) -> u16) -> Vec<u8> {
-    let (pairs, _) = bytes.as_chunks::<2>();
+    let (pairs, half) = bytes.as_chunks::<2>();
     let units = pairs.iter().map(|pair| order(*pair));
     let text: String = char::decode_utf16(units)
         .map(|one| one.unwrap_or(char::REPLACEMENT_CHARACTER))
+        .chain(half.iter().map(|_| char::REPLACEMENT_CHARACTER))
         .collect();
     text.into_bytes()
 }
@@ -231,7 +233,8 @@ mod tests {
             .collect();
         assert_eq!(clean(&little).text.as_ref(), b"Node 0, zone DMA\n1\n");
         big.push(0);
-        assert_eq!(clean(&big).text.as_ref(), b"Node 0, zone DMA\n1\n");
+        let cut = "Node 0, zone DMA\n1\n\u{fffd}";
+        assert_eq!(clean(&big).text.as_ref(), cut.as_bytes());
     }
 
     #[test]
