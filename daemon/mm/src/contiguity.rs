@@ -127,15 +127,14 @@ impl Zone {
             return Some(start);
         }
         let (block, _) = self.buddy.shape.split(self.offset_of(start)?);
-        let row = self.buddy.row(block);
-        let at = PageblockAt { start, block, row };
-        self.is_whole_by_itself(at).then_some(start)
+        let row = |zone: &Zone| zone.buddy.row(block);
+        self.is_whole_by_itself(start, block, row).then_some(start)
     }
 
     /// As [`pageblock_pfn_to_page`](Self::pageblock_pfn_to_page), by who has the row already.
     #[inline]
     pub fn is_whole(&mut self, at: PageblockAt) -> bool {
-        self.is_whole_zone(at.start) || self.is_whole_by_itself(at)
+        self.is_whole_zone(at.start) || self.is_whole_by_itself(at.start, at.block, |_| at.row)
     }
 
     #[inline]
@@ -148,14 +147,19 @@ impl Zone {
     }
 
     #[inline]
-    fn is_whole_by_itself(&mut self, at: PageblockAt) -> bool {
+    fn is_whole_by_itself(
+        &mut self,
+        start: Pfn,
+        block: u32,
+        row: impl FnOnce(&Zone) -> Row,
+    ) -> bool {
         if !self.contiguity.ignores_pageblocks
-            && let Some(answer) = at.row.contiguity()
+            && let Some(answer) = row(self).contiguity()
         {
             self.contiguity.pageblock_hits += 1;
             return answer;
         }
-        self.ask_honestly(at.start, at.block)
+        self.ask_honestly(start, block)
     }
 
     /// No cache in use knows: looks, and remembers if it may.
