@@ -45,7 +45,7 @@ use hugepool_shm::{
 
 pub use hugepool_shm::ticket_ring::{RING_TICKETS_MAX, RingEnd};
 
-use crate::{ClaimError, Client, HandOverError, Page, Parcel, Ticket};
+use crate::{ClaimError, Client, HandOverError, Page, Parcel, SharedPage, Ticket};
 
 /// Looks before the first sleep, where a processor is left for the other end and the daemon.
 const SPINS: u32 = 2000;
@@ -251,19 +251,42 @@ impl Sender {
         if let Some(end) = self.side.ended() {
             return Err(end.into());
         }
-        let mut ends = None;
-        let ticket = match self.client.hand_over_bulk(pages) {
-            // The clock is looked at only where something has to be waited for.
-            Err(HandOverError::OutboxFull) => retry(
-                *ends.insert(end_of(timeout)),
-                |why| why == HandOverError::OutboxFull,
-                || self.client.hand_over_bulk(pages),
-            ),
-            answer => answer,
-        }?;
+        let client = self.client.clone();
+        let (ticket, ends) = offered(timeout, || client.hand_over_bulk(pages))?;
+        self.send_offered(ticket, ends.map_or(timeout, left), pages)
+    }
+
+    /// Offers a holding of a shared page and sends its ticket, waiting for room; returns the ticket.
+    /// The caller's own holding is as before.
+    ///
+    /// # Errors
+    /// [`SendError`]: the holding is offered to nobody.
+    pub fn send_shared(
+        &mut self,
+        page: &SharedPage,
+        timeout: Duration,
+    ) -> Result<Ticket, SendError> {
+        if let Some(end) = self.side.ended() {
+            return Err(end.into());
+        }
+        if !page.is_of(&self.client.inner().lanes) {
+            return Err(HandOverError::OtherClient.into());
+        }
+        let (ticket, ends) = offered(timeout, || page.hand_over())?;
+        // Of a holding that is taken back no page comes.
+        self.send_offered(ticket, ends.map_or(timeout, left), &mut Vec::new())
+    }
+
+    /// Sends a ticket, or takes back what it names.
+    fn send_offered(
+        &mut self,
+        ticket: Ticket,
+        timeout: Duration,
+        pages: &mut Vec<Page>,
+    ) -> Result<Ticket, SendError> {
         let sent = match self.side.try_send(ticket) {
             Ok(true) => return Ok(ticket),
-            Ok(false) => self.side.send(ticket, ends.map_or(timeout, left)),
+            Ok(false) => self.side.send(ticket, timeout),
             Err(end) => Err(end),
         };
         match sent {
@@ -327,12 +350,29 @@ impl Receiver {
         }
     }
 
-    /// Takes the next ticket, waiting for it, and claims what it names.
+    /// Takes the next ticket, waiting for it, and claims the pages that it names.
     ///
     /// # Errors
-    /// [`RecvError`]. Of one that came and could not be claimed for want of room the next call
-    /// tries again.
+    /// [`RecvError`]. One that came and could not be claimed for want of room, or because it is of a
+    /// shared page, is the next one still.
     pub fn recv_parcel(&mut self, timeout: Duration) -> Result<Parcel, RecvError> {
+        self.recv_claimed(timeout, Client::claim)
+    }
+
+    /// Takes the next ticket, waiting for it, and claims the holding of a shared page that it is.
+    ///
+    /// # Errors
+    /// [`RecvError`]. One that came and could not be claimed for want of room, or because it is of a
+    /// parcel, is the next one still.
+    pub fn recv_shared(&mut self, timeout: Duration) -> Result<SharedPage, RecvError> {
+        self.recv_claimed(timeout, Client::claim_shared)
+    }
+
+    fn recv_claimed<T>(
+        &mut self,
+        timeout: Duration,
+        claim: impl Fn(&Client, Ticket) -> Result<T, ClaimError>,
+    ) -> Result<T, RecvError> {
         let (ticket, ends) = match self.try_recv()? {
             Some(ticket) => (ticket, None),
             None => {
@@ -340,15 +380,15 @@ impl Receiver {
                 (self.recv(timeout)?, Some(ends))
             }
         };
-        let claimed = match self.client.claim(ticket) {
+        let claimed = match claim(&self.client, ticket) {
             Err(ClaimError::ReturnsFull) => retry(
                 ends.unwrap_or_else(|| end_of(timeout)),
                 |why| why == ClaimError::ReturnsFull,
-                || self.client.claim(ticket),
+                || claim(&self.client, ticket),
             ),
             claimed => claimed,
         };
-        if let Err(ClaimError::ReturnsFull) = claimed {
+        if let Err(ClaimError::ReturnsFull | ClaimError::OtherKind { .. }) = claimed {
             self.pending = Some(ticket);
         }
         Ok(claimed?)
@@ -357,6 +397,22 @@ impl Receiver {
     /// The client that it receives for.
     pub fn client(&self) -> &Client {
         &self.client
+    }
+}
+
+/// Hands over, waiting for room in the outbox: the ticket, and when the time is over if it waited.
+fn offered(
+    timeout: Duration,
+    mut hand_over: impl FnMut() -> Result<Ticket, HandOverError>,
+) -> Result<(Ticket, Option<Instant>), HandOverError> {
+    match hand_over() {
+        // The clock is looked at only where something has to be waited for.
+        Err(HandOverError::OutboxFull) => {
+            let ends = end_of(timeout);
+            let full = |why| why == HandOverError::OutboxFull;
+            Ok((retry(ends, full, hand_over)?, Some(ends)))
+        }
+        answer => Ok((answer?, None)),
     }
 }
 

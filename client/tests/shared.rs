@@ -5,8 +5,11 @@ mod support;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use hugepool::{ClaimError, Client, HandOverError, Order, SharedPage, Ticket};
-use support::Daemon;
+use hugepool::{
+    ClaimError, Client, HandOverError, Order, SharedPage, Ticket,
+    channel::{self, RecvError, RingEnd, SendError},
+};
+use support::{Daemon, PATIENCE};
 
 #[test]
 fn the_daemon() {
@@ -189,5 +192,44 @@ fn many_are_held_at_once() {
     drop(sealed);
     assert!(held.iter().zip(0..200_u8).all(|(page, nr)| holds(page, nr)));
     drop(held);
+    end(daemon, [a, b]);
+}
+
+/// What is not received in time is offered to nobody, and a ticket met by the wrong call is not lost.
+#[test]
+fn holdings_go_through_a_channel_beside_parcels() {
+    let _alone = alone();
+    let daemon = Daemon::start("channel");
+    let [a, b] = ["a", "b"].map(|name| daemon.attach(name));
+    let (mut sender, invitation) = channel::sender(&a, 2).unwrap();
+    let mut receiver = channel::join_receiver(&b, invitation).unwrap();
+    let sealed = seal(&a, 3);
+    let sent = sender.send_shared(&sealed, PATIENCE).unwrap();
+    sender
+        .send_pages(&mut a.alloc_exact(2).unwrap(), PATIENCE)
+        .unwrap();
+    // No room: as often as the outbox has slots, and one more, so each has to be free again.
+    let full = std::time::Duration::ZERO;
+    for _ in 0..=512 {
+        let refused = sender.send_shared(&sealed, full).unwrap_err();
+        assert!(matches!(refused, SendError::End(RingEnd::TimedOut { .. })));
+    }
+    let other_kind = |is_shared| RecvError::Claim(ClaimError::OtherKind { is_shared });
+    let refused = receiver.recv_parcel(PATIENCE).unwrap_err();
+    assert_eq!(refused, other_kind(true));
+    let at_b = receiver.recv_shared(PATIENCE).unwrap();
+    assert!(at_b.pfn() == sealed.pfn() && holds(&at_b, 3));
+    let late = a.take_back(sent, &mut Vec::new());
+    assert!(matches!(late, Err(ClaimError::Claimed { .. })));
+    let refused = receiver.recv_shared(PATIENCE).unwrap_err();
+    assert_eq!(refused, other_kind(false));
+    assert_eq!(receiver.recv_parcel(PATIENCE).unwrap().len(), 2);
+    // A holding of another client's could not be taken back.
+    let refused = sender.send_shared(&at_b, PATIENCE).unwrap_err();
+    assert_eq!(refused, SendError::HandOver(HandOverError::OtherClient));
+    drop(receiver);
+    let refused = sender.send_shared(&sealed, PATIENCE).unwrap_err();
+    assert_eq!(refused, SendError::End(RingEnd::Closed));
+    drop((sealed, at_b, sender));
     end(daemon, [a, b]);
 }

@@ -89,6 +89,11 @@ impl SharedPage {
         post.share(attached, self.0.word)
     }
 
+    /// Whether it is a holding of this client's, which alone can take back what is offered by it.
+    pub fn is_of(&self, client: &ClientHandle) -> bool {
+        Arc::ptr_eq(self.0.client.attached(), client.attached())
+    }
+
     /// Page frame number of the first page, unique over all zones.
     pub fn pfn(&self) -> u32 {
         self.0.word.pfn()
