@@ -251,8 +251,7 @@ impl Sender {
         if let Some(end) = self.side.ended() {
             return Err(end.into());
         }
-        let client = self.client.clone();
-        let (ticket, ends) = offered(timeout, || client.hand_over_bulk(pages))?;
+        let (ticket, ends) = offered(timeout, || self.client.hand_over_bulk(pages))?;
         self.send_offered(ticket, ends.map_or(timeout, left), pages)
     }
 
