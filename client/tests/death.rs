@@ -21,6 +21,9 @@ const VICTIM: &str = "HUGEPOOL_TEST_VICTIM";
 /// Set for one that takes the rights of all it shares with the daemon away before it is killed.
 const LOCKS_OUT: &str = "HUGEPOOL_TEST_LOCKS_OUT";
 
+/// Where the kernel is told which process number was given last.
+const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
+
 #[test]
 fn the_daemon() {
     support::be_the_daemon_if_asked();
@@ -103,11 +106,11 @@ impl Victim {
         }
     }
 
-    /// One whose process has this number, as the kernel gives it when it is told which was the last.
-    /// `None` where it does not let itself be told, or others always come between.
+    /// One whose process has this number, as the kernel gives it when it is told which was the last;
+    /// `None` where others came between.
     fn spawn_as(pid: u32, daemon: &Daemon) -> Option<Victim> {
-        (0..200).find_map(|_| {
-            fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).ok()?;
+        (0..10).find_map(|_| {
+            fs::write(LAST_PID, (pid - 1).to_string()).unwrap();
             let victim = Victim::spawn(daemon, &[]);
             (victim.id() == pid).then_some(victim)
         })
@@ -234,8 +237,15 @@ fn r14_who_comes_back_under_the_name_of_the_dead_keeps_its_pages() {
 #[test]
 fn r14_a_process_with_the_number_of_the_dead_keeps_its_pages() {
     let name = "r14_a_process_with_the_number_of_the_dead_keeps_its_pages";
+    if fs::OpenOptions::new().write(true).open(LAST_PID).is_err() {
+        return support::skipped(name, "nobody may say here which number comes next");
+    }
     let mut daemon = Daemon::start("r14-pid");
-    for round in 0..3 {
+    let (mut nr_rounds, mut nr_tries) = (0, 0);
+    while nr_rounds < 3 {
+        // Some thread of another process may have got the number, and keep it.
+        nr_tries += 1;
+        assert!(nr_tries <= 50, "the number always goes to another");
         let mut dead = Victim::start(&daemon, &[]);
         let pid = dead.id();
         daemon.signal(Signal::SIGSTOP);
@@ -244,17 +254,16 @@ fn r14_a_process_with_the_number_of_the_dead_keeps_its_pages() {
         dead.child.wait().unwrap();
         let next = Victim::spawn_as(pid, &daemon);
         daemon.signal(Signal::SIGCONT);
-        let Some(mut next) = next else {
-            return support::skipped(name, "no process can be given a number here");
-        };
+        let Some(mut next) = next else { continue };
+        nr_rounds += 1;
         next.waits_until_it_holds();
         daemon.wait_for_pages("the dead one's pages are home, once", |pages| {
             daemon.clients().len() == 1 && pages.lent == lent_to(&daemon, pid)
         });
         let clients = daemon.clients();
         let held: Vec<_> = clients.iter().map(|one| (one.pid, one.held)).collect();
-        assert_eq!(held, [(pid, HELD)], "round {round}");
-        assert!(next.is_intact(), "round {round}");
+        assert_eq!(held, [(pid, HELD)], "round {nr_rounds}");
+        assert!(next.is_intact(), "round {nr_rounds}");
         daemon.verify();
     }
 }
