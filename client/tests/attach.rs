@@ -60,7 +60,13 @@ fn a_socket_that_keeps_us_out_names_the_group() {
 fn again_as_nobody(test: &str) {
     // This binary may lie where nobody else can go.
     let copy = env::temp_dir().join(format!("{test}-{}", std::process::id()));
-    fs::copy(env::current_exe().unwrap(), &copy).unwrap();
+    // By another process: what is open for writing here would be inherited by what another test
+    // starts just then, and a program that somebody may write cannot be started.
+    let copied = Command::new("cp")
+        .arg(env::current_exe().unwrap())
+        .arg(&copy)
+        .status();
+    assert!(copied.unwrap().success());
     let output = Command::new(&copy)
         .args([test, "--exact"])
         .current_dir("/")

@@ -134,10 +134,17 @@ fn a_list_that_is_changed_is_changed_for_who_comes_then() {
     run_as_nobody(&daemon, dir.path(), false, false);
 }
 
+/// Copied by another process: a descriptor that is open for writing here would be inherited by
+/// what another test starts just then, and a program that somebody may write cannot be started.
+fn copy_program(from: &Path, to: &Path) {
+    let status = Command::new("cp").arg(from).arg(to).status().unwrap();
+    assert!(status.success());
+}
+
 fn run_as_nobody(daemon: &Daemon, dir: &Path, is_in_team: bool, has_zone: bool) {
     // The test's own binary may lie where nobody can go.
     let copy = dir.join("as-nobody");
-    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    copy_program(&std::env::current_exe().unwrap(), &copy);
     let mut command = Command::new(copy);
     command
         .args(["as_nobody", "--exact", "--nocapture"])
@@ -237,7 +244,7 @@ async fn a_user_who_may_lock_no_memory_runs_a_daemon_all_the_same() {
     std::os::unix::fs::chown(&run, Some(NOBODY), Some(NOBODY)).unwrap();
     // Where nobody can reach it.
     let program = dir.path().join("hugepoold");
-    std::fs::copy(env!("CARGO_BIN_EXE_hugepoold"), &program).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_hugepoold").as_ref(), &program);
     let mut command = Command::new("setpriv");
     let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     command.args(nobody).args(["prlimit", "--memlock=0:0"]);
