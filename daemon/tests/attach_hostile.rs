@@ -230,14 +230,19 @@ async fn closing_at_every_step_leaves_no_client() {
     is_well(&mut daemon).await;
 }
 
-#[tokio::test]
-async fn who_stalls_is_closed_after_its_deadline_and_others_are_not_kept_waiting() {
+/// A daemon that waits a tenth of a second for what a connection has to say, and the folder of its
+/// configuration.
+fn impatient() -> (Daemon, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("config.toml");
     std::fs::write(&config, "[timeouts]\nattach_ms = 100\n").unwrap();
-    let mut args = support::TINY.to_vec();
-    args.extend(["--config", config.to_str().unwrap()]);
-    let mut daemon = Daemon::start(&args);
+    let config = ["--config", config.to_str().unwrap()];
+    (Daemon::start(&[support::TINY, &config].concat()), dir)
+}
+
+#[tokio::test]
+async fn who_stalls_is_closed_after_its_deadline_and_others_are_not_kept_waiting() {
+    let (mut daemon, _dir) = impatient();
     let silent = raw::connect(&daemon);
     let unready = raw::attach(&daemon);
     is_well(&mut daemon).await;
@@ -249,12 +254,7 @@ async fn who_stalls_is_closed_after_its_deadline_and_others_are_not_kept_waiting
 /// Seen to fail when a connection may be silent for good, and when one that has begun may not.
 #[tokio::test]
 async fn who_calls_and_says_nothing_is_hung_up_on_and_who_has_begun_is_not() {
-    let dir = tempfile::tempdir().unwrap();
-    let config = dir.path().join("config.toml");
-    std::fs::write(&config, "[timeouts]\nattach_ms = 100\n").unwrap();
-    let mut args = support::TINY.to_vec();
-    args.extend(["--config", config.to_str().unwrap()]);
-    let mut daemon = Daemon::start(&args);
+    let (mut daemon, _dir) = impatient();
     // The preface of HTTP/2 and its empty settings.
     let whole: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     for name in ["pages.sock", "admin.sock"] {
